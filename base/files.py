@@ -1,0 +1,115 @@
+"""Files that are never half written, locks between processes, and checksums.
+
+Order of an atomic write: temp name in the same folder, write, fsync, rename, fsync the folder.
+A reader therefore sees the old file or the new one, whatever happens in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from llmcli.base.errors import ResourceError
+
+CHUNK_BYTES = 1 << 20
+TEMP_PREFIX = ".tmp-"
+_LOCK_POLL_S = 0.05
+
+
+def make_private_dir(path: Path) -> Path:
+    """Create `path` and its parents, the last one readable by this user alone (0700), whatever the umask."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def atomic_write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Put `data` at `path` in one step. Raises OSError; the old file then stands as it was."""
+    handle, temp = tempfile.mkstemp(prefix=TEMP_PREFIX, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.chmod(temp, mode)
+        os.replace(temp, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temp)
+        raise
+    fsync_dir(path.parent)
+
+
+def fsync_dir(path: Path) -> None:
+    """Make renames inside `path` durable, where the system can (a folder cannot be opened on Windows)."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def sha256_file(path: Path, *, on_bytes: Callable[[int], None] | None = None) -> str:
+    """The hexadecimal sha256 of the file; `on_bytes` is told the bytes hashed so far, once per MiB."""
+    digest, done = hashlib.sha256(), 0
+    with open(path, "rb") as source:
+        while chunk := source.read(CHUNK_BYTES):
+            digest.update(chunk)
+            done += len(chunk)
+            if on_bytes:
+                on_bytes(done)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, *, timeout_s: float | None = None, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (made if missing, kept afterwards: removing it would split the lock).
+
+    The kernel drops the lock when the process ends, however it ends. `on_wait` is called once if another
+    process holds it. Raises ResourceError after `timeout_s` seconds, OSError where the folder is unwritable.
+    """
+    with open(path, "ab") as handle:
+        deadline, told = None if timeout_s is None else time.monotonic() + timeout_s, False
+        while not _try_lock(handle.fileno()):
+            if on_wait and not told:
+                on_wait()
+            told = True
+            if deadline is not None and time.monotonic() > deadline:
+                raise ResourceError(f"{path} is locked by another process", hint="wait for it, or end it")
+            time.sleep(_LOCK_POLL_S)
+        try:
+            yield
+        finally:
+            _unlock(handle.fileno())
+
+
+if os.name == "nt":
+    import msvcrt
+
+    def _try_lock(fd: int) -> bool:
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _unlock(fd: int) -> None:
+        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _try_lock(fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)

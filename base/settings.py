@@ -1,0 +1,171 @@
+"""Where things live and what the user configured. The only reader of the environment and of config.toml.
+
+One exception, by design: click looks up the environment default of a flag itself, under the name that
+`flag_variable` gives it, so that precedence and messages are click's own. Below those defaults lie the values of
+config.toml, which `flag_defaults` hands to click as its default map.
+
+Order of precedence: flag, LLMCLI_<FLAG>, config.toml, built-in default.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmcli.base.errors import UsageError
+from llmcli.base.text import printable
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CONFIG_NAME = "config.toml"
+_SECTIONS = {"alias", "folders"}
+TRUE_WORDS = {"1", "true", "yes", "on"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Folders (absolute, not created here), config values, and the few environment facts others need.
+
+    values       top-level keys of config.toml, flag names with dashes or underscores as written
+    aliases      the [alias] table: short name -> reference
+    folders      extra folders with models
+    environment  a copy of the environment this was read from; only this module looks names up in it
+    """
+
+    config_dir: Path
+    cache_dir: Path
+    state_dir: Path
+    data_dir: Path
+    config_file: Path
+    values: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def hub_cache_dir(self) -> Path:
+        """The Hugging Face cache, shared with other tools: HF_HUB_CACHE, else HF_HOME/hub, else the XDG default."""
+        if found := self.environment.get("HF_HUB_CACHE"):
+            return Path(found).expanduser()
+        if found := self.environment.get("HF_HOME"):
+            return Path(found).expanduser() / "hub"
+        return _xdg(self.environment, "XDG_CACHE_HOME", ".cache") / "huggingface" / "hub"
+
+    @property
+    def offline(self) -> bool:
+        """True where HF_HUB_OFFLINE (or LLMCLI_OFFLINE) forbids the network."""
+        names = ("HF_HUB_OFFLINE", "LLMCLI_OFFLINE")
+        return any(self.environment.get(name, "").lower() in TRUE_WORDS for name in names)
+
+    @property
+    def hub_endpoint(self) -> str:
+        """The hub's address: HF_ENDPOINT, else the public one."""
+        return self.environment.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+    @property
+    def no_color(self) -> bool:
+        """True where NO_COLOR is set and not empty, or the terminal is dumb (no-color.org)."""
+        return bool(self.environment.get("NO_COLOR")) or self.environment.get("TERM") == "dumb"
+
+    def flag_default(self, flag: str) -> Any:
+        """The value of `--flag` outside the command line: environment, then config.toml, then None."""
+        return self.environment.get(flag_variable(flag)) or self.flag_defaults().get(_identifier(flag))
+
+    def flag_defaults(self) -> dict[str, Any]:
+        """config.toml's values by click parameter name (`ctx_size`)."""
+        return {_identifier(key): value for key, value in self.values.items() if key not in _SECTIONS}
+
+
+def flag_variable(flag: str) -> str:
+    """The environment variable of a long flag: `--ctx-size` -> LLMCLI_CTX_SIZE."""
+    return "LLMCLI_" + _identifier(flag).upper()
+
+
+def load(environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the environment (default: the process's) and config.toml.
+
+    Raises UsageError where config.toml cannot be read or is not TOML; a missing file is an empty one.
+    """
+    env = dict(os.environ if environment is None else environment)
+    dirs = _folders(env)
+    config_file = dirs["config"] / CONFIG_NAME
+    values = _read_config(config_file)
+    return Settings(
+        config_dir=dirs["config"],
+        cache_dir=dirs["cache"],
+        state_dir=dirs["state"],
+        data_dir=dirs["data"],
+        config_file=config_file,
+        values=values,
+        aliases=_aliases(values, config_file),
+        folders=_model_folders(values, config_file),
+        environment=env,
+    )
+
+
+def _folders(env: Mapping[str, str]) -> dict[str, Path]:
+    if home := env.get("LLMCLI_HOME"):
+        base = Path(home).expanduser().absolute()
+        return {name: base / name for name in ("config", "cache", "state", "data")}
+    return {
+        "config": _xdg(env, "XDG_CONFIG_HOME", ".config") / "llmcli",
+        "cache": _xdg(env, "XDG_CACHE_HOME", ".cache") / "llmcli",
+        "state": _xdg(env, "XDG_STATE_HOME", ".local/state") / "llmcli",
+        "data": _xdg(env, "XDG_DATA_HOME", ".local/share") / "llmcli",
+    }
+
+
+def _xdg(env: Mapping[str, str], name: str, fallback: str) -> Path:
+    # The XDG specification: a relative path in these variables is invalid and ignored.
+    if (value := env.get(name)) and os.path.isabs(value):
+        return Path(value)
+    return _home(env) / fallback
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    if home := env.get("HOME") or env.get("USERPROFILE"):
+        return Path(home)
+    try:
+        return Path.home()
+    except RuntimeError:  # no HOME and no entry for this user: a container with an arbitrary uid
+        temp = env.get("TMPDIR") or tempfile.gettempdir()
+        return Path(temp) / f"llmcli-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise UsageError(f"cannot read {printable(str(path))}: {error.strerror}") from None
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{printable(str(path))} is not valid TOML: {error}", hint=f"mend or remove {path}") from None
+
+
+def _aliases(values: Mapping[str, Any], path: Path) -> dict[str, str]:
+    table = values.get("alias", {})
+    if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
+        raise UsageError(f"[alias] in {path} must map names to model references", hint='for example: tiny = "smollm2"')
+    return table
+
+
+def _model_folders(values: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
+    folders = values.get("folders", [])
+    if not isinstance(folders, list) or not all(isinstance(v, str) for v in folders):
+        raise UsageError(f"folders in {path} must be a list of paths", hint='for example: folders = ["~/models"]')
+    return tuple(Path(v).expanduser() for v in folders)
+
+
+def _identifier(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_").lower()

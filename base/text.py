@@ -1,0 +1,39 @@
+"""Text that came from outside: bytes that may not be UTF-8, names that may hold control bytes."""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Text, and the byte offset of the first byte that was not UTF-8 (None where all were)."""
+
+    text: str
+    bad_offset: int | None
+
+
+def decode_utf8(data: bytes) -> Decoded:
+    """`data` as text: a leading byte order mark is dropped, NUL is kept, wrong bytes become U+FFFD."""
+    skipped = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
+    try:
+        return Decoded(data[skipped:].decode("utf-8"), None)
+    except UnicodeDecodeError as error:
+        return Decoded(data[skipped:].decode("utf-8", "replace"), error.start + skipped)
+
+
+def printable(text: str) -> str:
+    """`text` on one line, safe for a terminal: control, format and surrogate characters are shown escaped.
+
+    For names, metadata and paths inside messages; never for an answer, which goes out as it is.
+    """
+    return "".join(_escaped(ch) if unicodedata.category(ch) in _UNSAFE else ch for ch in text)
+
+
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+
+
+def _escaped(ch: str) -> str:
+    return ch.encode("unicode_escape").decode("ascii")

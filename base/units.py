@@ -1,0 +1,57 @@
+"""Numbers as people write and read them: bytes, seconds, counts."""
+
+from __future__ import annotations
+
+import re
+
+from llmcli.base.errors import UsageError
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*\Z", re.IGNORECASE)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*\Z", re.IGNORECASE)
+_DURATION_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_bytes(text: str) -> int:
+    """A size such as `512M`, `4G`, `1.5GiB` or `1000` in bytes; every suffix is a power of 1024.
+
+    Raises UsageError for anything else.
+    """
+    found = _SIZE.match(text)
+    if not found:
+        raise UsageError(f"{text!r} is not a size", hint="write it like 512M, 4G or 1.5GiB")
+    return int(float(found[1]) * 1024 ** _POWER[found[2].lower()])
+
+
+def parse_duration(text: str) -> float:
+    """A duration such as `90`, `30m`, `12h`, `7d` or `2w` in seconds. Raises UsageError for anything else."""
+    found = _DURATION.match(text)
+    if not found:
+        raise UsageError(f"{text!r} is not a duration", hint="write it like 30m, 12h or 7d")
+    return float(found[1]) * _DURATION_SECONDS[found[2].lower()]
+
+
+def format_bytes(count: int) -> str:
+    """`count` bytes in at most four digits: 812 B, 93.8 MiB, 4.0 GiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{int(size)} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration at the precision a reader needs: 38 ms, 2.41 s, 3 min 07 s, 2 h 05 min."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
+
+
+def format_count(count: int, noun: str) -> str:
+    """`1 token`, `4,096 tokens`: the number with separators and the noun in the right form."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,1 @@
+"""Running a model: the run plan, native handles, tokenizer, sampling, templates, session, generation."""

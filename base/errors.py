@@ -54,7 +54,7 @@ class ResourceError(LlmcliError):
     exit_code = 6
 
 
-class InterruptedByUser(LlmcliError):
+class UserInterruptError(LlmcliError):
     """Ctrl-C, before or during the work (exit 130)."""
 
     exit_code = 130

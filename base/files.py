@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -67,7 +68,9 @@ def sha256_file(path: Path, *, on_bytes: Callable[[int], None] | None = None) ->
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, *, timeout_s: float | None = None, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+def file_lock(
+    path: Path, *, timeout_s: float | None = None, on_wait: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Hold an exclusive lock on `path` (made if missing, kept afterwards: removing it would split the lock).
 
     The kernel drops the lock when the process ends, however it ends. `on_wait` is called once if another
@@ -88,7 +91,7 @@ def file_lock(path: Path, *, timeout_s: float | None = None, on_wait: Callable[[
             _unlock(handle.fileno())
 
 
-if os.name == "nt":
+if sys.platform == "win32":
     import msvcrt
 
     def _try_lock(fd: int) -> bool:

@@ -75,6 +75,11 @@ class Settings:
         """True where NO_COLOR is set and not empty, or the terminal is dumb (no-color.org)."""
         return bool(self.environment.get("NO_COLOR")) or self.environment.get("TERM") == "dumb"
 
+    @property
+    def login_shell(self) -> str:
+        """The name of the user's shell, such as `zsh`; "" where SHELL is not set."""
+        return Path(self.environment.get("SHELL", "")).name
+
     def flag_default(self, flag: str) -> Any:
         """The value of `--flag` outside the command line: environment, then config.toml, then None."""
         return self.environment.get(flag_variable(flag)) or self.flag_defaults().get(_identifier(flag))

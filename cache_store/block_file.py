@@ -1,0 +1,176 @@
+"""Block files on disk: written in one step, read without a copy, never trusted.
+
+Files are immutable and replaced only by rename. Reading a part maps it: measured on 6 MB parts in the page cache,
+map + xxh3 ran at 9.9 GB/s and map + xxh3 + merge into one cold buffer at 4.0 (memcpy there 6.2), pread straight
+into that buffer + xxh3 at 1.5. A map has one danger: a truncated file or a failing disk kills the process with
+SIGBUS. MADV_POPULATE_READ (Linux 5.14) fetches every page first and fails with an error instead; where it is not
+to be had the part is read into memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmcli.base.files import fsync_dir
+from llmcli.base.text import printable
+from llmcli.cache_store.block_format import (
+    MAX_HEADER_BYTES,
+    BlockHeader,
+    DamagedError,
+    PartEntry,
+    check_part,
+    parse_header,
+)
+
+_MADV_POPULATE_READ = 22  # linux/mman.h; Python's mmap does not name it
+_SMALL_BYTES = 64 << 10  # below this one pread is quicker than a map
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def write_temp(temp: Path, buffers: Sequence[memoryview]) -> int:
+    """Write `buffers` to the new file `temp`, readable by this user alone, and fsync it. Returns the bytes written.
+
+    Raises OSError and then leaves nothing behind. `temp` must lie in the folder of the file it becomes.
+    """
+    handle = os.open(temp, _WRITE_FLAGS, 0o600)
+    try:
+        try:
+            if hasattr(os, "fchmod"):
+                os.fchmod(handle, 0o600)  # a umask may have taken bits away
+            written = sum(_write_all(handle, buffer) for buffer in buffers)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except BaseException:
+        remove(temp)
+        raise
+    return written
+
+
+def replace_file(path: Path, temp: Path, data: bytes) -> None:
+    """Put a small file at `path` in one durable step, by way of `temp` in the same folder. Raises OSError."""
+    write_temp(temp, [memoryview(data)])
+    try:
+        os.replace(temp, path)
+    except OSError:
+        remove(temp)
+        raise
+    fsync_dir(path.parent)
+
+
+def remove(path: Path | str) -> bool:
+    """Remove a file if it is there and may be removed; says whether it was."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+        return True
+    return False
+
+
+def read_header(path: Path | str) -> tuple[BlockHeader, os.stat_result]:
+    """The header of the block at `path` and the file's stat. Raises FileNotFoundError and DamagedError."""
+    handle = _open(path)
+    try:
+        return _header_of(handle, str(path))
+    finally:
+        os.close(handle)
+
+
+def read_part(path: Path | str, expected_key: bytes, name: str) -> memoryview:
+    """The verified bytes of one part, mapped; valid as long as the view lives, even if the file is removed.
+
+    Raises FileNotFoundError where the file is gone, DamagedError for anything that is not the block `expected_key`.
+    The header is read again here: since the look-up the file may have been replaced by another copy of the block.
+    """
+    handle = _open(path)
+    try:
+        header, _ = _header_of(handle, str(path))
+        if header.key != expected_key:
+            raise DamagedError(f"{printable(str(path))}: holds another block")
+        if (entry := header.parts.get(name)) is None:
+            raise DamagedError(f"{printable(str(path))}: has no part {name!r}", removable=False)
+        data = _bytes_of(handle, entry, str(path))
+    finally:
+        os.close(handle)
+    check_part(data, entry, printable(str(path)))
+    return data
+
+
+def prefetch(path: Path | str) -> None:
+    """Ask the system to start reading the file, so that many files come from a slow disk in parallel."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            handle = os.open(path, _READ_FLAGS)
+            try:
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(handle)
+
+
+def _open(path: Path | str) -> int:
+    try:
+        return os.open(path, _READ_FLAGS)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedError(f"{printable(str(path))}: {error.strerror}", removable=False) from None
+
+
+def _header_of(handle: int, path: str) -> tuple[BlockHeader, os.stat_result]:
+    where = printable(path)
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise DamagedError(f"{where}: not a regular file", removable=False)
+        head = _pread(handle, MAX_HEADER_BYTES, 0)
+    except OSError as error:
+        raise DamagedError(f"{where}: {error.strerror}", removable=False) from None
+    return parse_header(head, facts.st_size, where), facts
+
+
+def _bytes_of(handle: int, entry: PartEntry, path: str) -> memoryview:
+    try:
+        if entry.nbytes > _SMALL_BYTES and sys.platform == "linux" and (mapped := _map(handle, entry)) is not None:
+            return mapped
+        return memoryview(_pread(handle, entry.nbytes, entry.offset))
+    except OSError as error:
+        raise DamagedError(f"{printable(path)}: {error.strerror}", removable=False) from None
+
+
+def _map(handle: int, entry: PartEntry) -> memoryview | None:
+    """A view of the mapped part with all its pages present; None where the system cannot promise that."""
+    start = entry.offset - entry.offset % mmap.ALLOCATIONGRANULARITY
+    length = entry.offset + entry.nbytes - start
+    try:
+        mapped = mmap.mmap(handle, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=start)
+        mapped.madvise(_MADV_POPULATE_READ)
+    except (OSError, ValueError):  # an old kernel, no address space, or a page that cannot be had: read() will say
+        return None
+    return memoryview(mapped)[entry.offset - start :]
+
+
+def _pread(handle: int, nbytes: int, offset: int) -> bytes:
+    """Up to `nbytes` from `offset`; fewer only at the end of the file."""
+    if not hasattr(os, "pread"):
+        os.lseek(handle, offset, os.SEEK_SET)
+    chunks, missing = [], nbytes
+    while missing:
+        chunk = os.pread(handle, missing, offset) if hasattr(os, "pread") else os.read(handle, missing)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        missing, offset = missing - len(chunk), offset + len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _write_all(handle: int, buffer: memoryview) -> int:
+    left = buffer.cast("B")
+    while left.nbytes:
+        left = left[os.write(handle, left) :]
+    return buffer.nbytes

@@ -1,0 +1,198 @@
+"""Making room: ends of chains first, least recently used first, never a pinned block, never a block with children.
+
+Runs inside an index transaction, which shuts out every other process. Files go before the commit: a crash in between
+leaves rows without files, which the next opening drops; the other way round nobody would know of the files.
+The time of last use in a row may be old, since uses are written late; the file's own time is asked before it goes.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from llmcli.cache_store.block_file import remove
+from llmcli.cache_store.index_schema import add_to_counter, as_bytes, as_float, as_int, as_key, counters, delete_block
+from llmcli.cache_store.keys import TOKEN_BYTES, Key
+from llmcli.cache_store.layout import Layout
+
+_BATCH = 64
+_SAME_TIME_S = 0.01
+EVICTED = "evicted"
+EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The end of a chain."""
+
+    key: Key
+    parent: Key
+    nbytes: int
+    used_s: float
+
+
+def stored_bytes(connection: sqlite3.Connection) -> int:
+    """The bytes of all block files, by the index."""
+    return max(0, int(counters(connection).get("stored_bytes", 0)))
+
+
+def make_room(connection: sqlite3.Connection, layout: Layout, need_bytes: int, kept: frozenset[Key]) -> int:
+    """Evict blocks of at least `need_bytes`, `kept` and what lies before them excepted; returns the bytes freed.
+
+    Evicts nothing where that much cannot be had.
+    """
+    if need_bytes <= 0 or stored_bytes(connection) - _chain_bytes(connection, kept) < need_bytes:
+        return 0
+    freed = 0
+    while freed < need_bytes:
+        batch = list(_leaves(connection, kept, _BATCH))
+        if not batch:
+            break
+        for leaf in batch:
+            freed += _evict(connection, layout, leaf, EVICTED, leaf.used_s)
+            if freed >= need_bytes:
+                break
+    return freed
+
+
+def expire(connection: sqlite3.Connection, layout: Layout, before_s: float, kept: frozenset[Key], limit: int) -> int:
+    """Remove up to `limit` blocks last used before `before_s`; returns the bytes freed."""
+    freed, left = 0, limit
+    while left > 0:
+        batch = [leaf for leaf in _leaves(connection, kept, min(left, _BATCH)) if leaf.used_s < before_s]
+        for leaf in batch:
+            freed += _evict(connection, layout, leaf, EXPIRED, before_s)
+        if not batch:
+            return freed
+        left -= len(batch)
+    return freed
+
+
+def delete_leaves(
+    connection: sqlite3.Connection, layout: Layout, keys: Iterable[tuple[Key, Key]], kept: frozenset[Key], reason: str
+) -> tuple[int, int]:
+    """Delete the (key, parent) blocks in this order, passing over pinned ones and ones with children by now.
+
+    Returns (blocks, bytes) deleted.
+    """
+    blocks = nbytes = 0
+    for key, parent in keys:
+        if key in kept or _has_children(connection, key):
+            continue
+        path = layout.block(parent, key)
+        size = _size(path)
+        known = delete_block(connection, key, reason, time.time())
+        if remove(path) or known:
+            blocks, nbytes = blocks + 1, nbytes + (known or size)
+    return blocks, nbytes
+
+
+def superseded(connection: sqlite3.Connection, parent: Key, tokens: bytes, exact: bool) -> list[Key]:  # noqa: FBT001
+    """Childless blocks behind `parent` whose tokens (big-endian) are a true prefix of `tokens`."""
+    return [
+        key
+        for key, shared in neighbours(connection, parent, tokens)
+        if shared < len(tokens) and not _has_children(connection, key) and _is(connection, key, shared, exact)
+    ]
+
+
+def neighbours(connection: sqlite3.Connection, parent: Key, tokens: bytes) -> list[tuple[Key, int]]:
+    """Children of `parent` that share the longest runs with `tokens` (big-endian): (key, bytes shared).
+
+    In the order of their ids, the one with the longest common run stands next to the place of `tokens`; those that
+    are prefixes of `tokens` are found by asking again with what the last answer shared. Nothing else is looked at.
+    """
+    found: list[tuple[Key, int]] = []
+    bound = tokens
+    while bound:
+        rows = connection.execute(
+            "SELECT tokens, key FROM children WHERE parent = ? AND tokens <= ? ORDER BY tokens DESC LIMIT 2",
+            (parent, bound),
+        ).fetchall()
+        if not rows:
+            break
+        stored = as_bytes(rows[0][0])
+        shared = _shared(stored, tokens)
+        found += [(as_key(key), shared) for same, key in rows if same == stored]
+        bound = tokens[: shared if shared < len(stored) else shared - TOKEN_BYTES]
+    row = connection.execute(
+        "SELECT tokens, key FROM children WHERE parent = ? AND tokens > ? ORDER BY tokens LIMIT 1", (parent, tokens)
+    ).fetchone()
+    if row:
+        found.append((as_key(row[1]), _shared(as_bytes(row[0]), tokens)))
+    return found
+
+
+def _leaves(connection: sqlite3.Connection, kept: frozenset[Key], limit: int) -> Iterator[Leaf]:
+    """Up to `limit` evictable blocks, the least recently used first; of a chain used at one time the last block."""
+    rows = connection.execute(
+        "SELECT key, parent, nbytes, used_s FROM blocks AS b WHERE NOT EXISTS (SELECT 1 FROM children AS c WHERE"
+        " c.parent = b.key) ORDER BY used_s, start_tokens DESC"
+    )
+    for key, parent, nbytes, used_s in rows:
+        if key not in kept:
+            yield Leaf(as_key(key), as_key(parent), as_int(nbytes), as_float(used_s))
+            limit -= 1
+            if not limit:
+                break
+    rows.close()
+
+
+def _evict(connection: sqlite3.Connection, layout: Layout, leaf: Leaf, reason: str, until_s: float) -> int:
+    """Remove a leaf; 0 where it was used after `until_s`, which the row then learns."""
+    path = layout.block(leaf.parent, leaf.key)
+    try:
+        used_s = path.stat().st_mtime
+    except OSError:
+        used_s = leaf.used_s
+    if used_s > until_s + _SAME_TIME_S:
+        connection.execute("UPDATE blocks SET used_s = ? WHERE key = ?", (used_s, leaf.key))
+        return 0
+    remove(path)
+    add_to_counter(connection, f"{reason}_bytes", leaf.nbytes)
+    add_to_counter(connection, f"{reason}_blocks", 1)
+    return delete_block(connection, leaf.key, reason, time.time())
+
+
+def _chain_bytes(connection: sqlite3.Connection, ends: frozenset[Key]) -> int:
+    """The bytes of these blocks and of everything before them, each counted once."""
+    seen: set[Key] = set()
+    total = 0
+    for end in ends:
+        key = end
+        while key not in seen:
+            row = connection.execute("SELECT parent, nbytes FROM blocks WHERE key = ?", (key,)).fetchone()
+            if row is None:
+                break
+            seen.add(key)
+            key, total = as_key(row[0]), total + as_int(row[1])
+    return total
+
+
+def _has_children(connection: sqlite3.Connection, key: Key) -> bool:
+    return connection.execute("SELECT 1 FROM children WHERE parent = ? LIMIT 1", (key,)).fetchone() is not None
+
+
+def _is(connection: sqlite3.Connection, key: Key, token_bytes: int, exact: bool) -> bool:  # noqa: FBT001
+    """Whether the block has exactly these many bytes of tokens and this exactness."""
+    row = connection.execute("SELECT n_tokens, exact FROM blocks WHERE key = ?", (key,)).fetchone()
+    return row is not None and (row[0] * TOKEN_BYTES, bool(row[1])) == (token_bytes, exact)
+
+
+def _size(path: os.PathLike[str]) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _shared(one: bytes, two: bytes) -> int:
+    """The bytes of the tokens that both start with."""
+    size = min(len(one), len(two))
+    if one[:size] == two[:size]:
+        return size
+    differs = int.from_bytes(one[:size], "big") ^ int.from_bytes(two[:size], "big")
+    return (size - (differs.bit_length() + 7) // 8) // TOKEN_BYTES * TOKEN_BYTES

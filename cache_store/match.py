@@ -1,0 +1,290 @@
+"""Finding the longest stored run of a prompt, from the files alone.
+
+Walk: the key of the next 256 tokens is computed and its file opened, until there is none. Then the children of the
+last block (shorter blocks, and full ones that differ somewhere) are compared token by token. A child that matches
+whole is walked on from, so conversations that were stored turn by turn are followed to their end. The stored token
+ids are compared everywhere; a key alone proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmcli.cache_store.block_file import read_header
+from llmcli.cache_store.block_format import BlockHeader, DamagedError
+from llmcli.cache_store.keys import (
+    BLOCK_TOKENS,
+    NO_KEY,
+    TOKEN_BYTES,
+    Key,
+    Namespace,
+    common_tokens,
+    unpack_tokens,
+)
+from llmcli.cache_store.layout import Layout
+
+MAX_SEEN_NAMES = 2_000  # about 1 ms of directory reading; beyond it the index is asked
+MAX_FOUND_CHILDREN = 32
+_MAX_EXPANSIONS = 512
+_CONTEXT_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A stored block as far as a caller needs it: what it covers, its parts, and where it is.
+
+    start_tokens   position of its first token
+    exact          computed by prefill on the grid; False for tokens that were decoded one by one, and all behind them
+    part_bytes     part name -> size
+    """
+
+    key: Key
+    parent: Key
+    grandparent: Key
+    start_tokens: int
+    tokens: bytes = field(repr=False)
+    exact: bool
+    part_bytes: dict[str, int]
+    file_bytes: int
+    path: Path
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in this block."""
+        return len(self.tokens) // TOKEN_BYTES
+
+    @property
+    def end_tokens(self) -> int:
+        """The position behind its last token."""
+        return self.start_tokens + self.n_tokens
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Its token ids."""
+        return unpack_tokens(self.tokens)
+
+    @classmethod
+    def of(cls, header: BlockHeader, path: Path) -> BlockRef:
+        """The block with this header at this path."""
+        return cls(
+            header.key, header.parent, header.grandparent, header.start_tokens, header.tokens, header.exact,
+            {name: entry.nbytes for name, entry in header.parts.items()}, header.file_bytes, path,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where the prompt leaves the nearest stored one: the position, and the ids on both sides of it.
+
+    start_tokens   position of the first id in `stored` and in `prompt`
+    """
+
+    position_tokens: int
+    start_tokens: int
+    stored: tuple[int, ...]
+    prompt: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The longest run: whole blocks in order, then `partial_tokens` tokens of `partial`."""
+
+    blocks: tuple[BlockRef, ...]
+    partial: BlockRef | None = None
+    partial_tokens: int = 0
+    difference: Difference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A whole block on the way, and the one before it."""
+
+    ref: BlockRef | None
+    before: _Node | None
+
+    @property
+    def end_tokens(self) -> int:
+        return self.ref.end_tokens if self.ref else 0
+
+
+@dataclass(slots=True)
+class Walk:
+    """One look-up.
+
+    prompt        packed tokens
+    exact_only    pass over blocks whose bytes a cold prefill would not give
+    ending_part   only chains whose last block has this part count (recurrent models); nothing is cut then
+    expired       whether a block last used at this time is too old
+    on_damage     told of every file that is not what its name says
+    neighbours    children of a block that are nearest to the tokens that follow, by the index; None without one
+    """
+
+    layout: Layout
+    namespace: Namespace
+    prompt: bytes
+    exact_only: bool
+    ending_part: str | None
+    expired: Callable[[float], bool]
+    on_damage: Callable[[Path, Key, DamagedError], None]
+    neighbours: Callable[[Key, bytes], list[Key] | None]
+    saw_expired: bool = False
+    _best: _Node | None = None
+    _partial: BlockRef | None = None
+    _partial_tokens: int = 0
+    _nearest: tuple[int, BlockRef] | None = None
+    _expansions: int = 0
+    _expanded: set[Key] = field(default_factory=set)
+
+    def find(self) -> Found:
+        """The longest run that is stored and usable."""
+        deepest = self._walk_full(_Node(None, None))
+        self._explore(deepest)
+        above = deepest
+        while self.ending_part and not self._found_enough(above) and above.before and self._may_expand():
+            above = above.before
+            self._explore(above)
+        blocks = tuple(reversed([node.ref for node in _upwards(self._best) if node.ref]))
+        return Found(blocks, self._partial, self._partial_tokens, self._difference())
+
+    def _found_enough(self, node: _Node) -> bool:
+        return self._best is not None and self._best.end_tokens >= node.end_tokens
+
+    def _may_expand(self) -> bool:
+        return self._expansions < _MAX_EXPANSIONS
+
+    def _explore(self, start: _Node) -> None:
+        """Look at everything that continues `start` with tokens of the prompt; the longest branch first."""
+        stack = [start]
+        while stack and self._may_expand():
+            node = stack.pop()
+            self._expansions += 1
+            self._expanded.add(self._key_of(node))
+            self._consider(node)
+            whole = []
+            for child, shared in self._children(node):
+                if shared < child.n_tokens:
+                    self._consider_cut(node, child, shared)
+                elif child.key not in self._expanded:
+                    whole.append(child)
+            stack += [self._walk_full(_Node(c, node)) for c in sorted(whole, key=lambda child: child.n_tokens)]
+
+    def _walk_full(self, node: _Node) -> _Node:
+        """Follow full blocks by computed key as far as they go."""
+        step = BLOCK_TOKENS * TOKEN_BYTES
+        while True:
+            start = node.end_tokens * TOKEN_BYTES
+            tokens = self.prompt[start : start + step]
+            if len(tokens) < step or (found := self._full_block(node, tokens)) is None:
+                return node
+            node = _Node(found, node)
+            if self.ending_part and self.ending_part in found.part_bytes:
+                self._consider(node)
+
+    def _full_block(self, node: _Node, tokens: bytes) -> BlockRef | None:
+        parent = self._key_of(node)
+        after_exact = node.ref is None or node.ref.exact
+        for exact in (True, False):
+            if (exact and not after_exact) or (self.exact_only and not exact):
+                continue
+            ref = self._open(node, self.namespace.key(parent, tokens, exact=exact))
+            if ref is not None and ref.tokens == tokens:
+                return ref
+        return None
+
+    def _children(self, node: _Node) -> Iterator[tuple[BlockRef, int]]:
+        """Stored continuations of `node` with the tokens they share with the prompt, those that share none left out."""
+        parent, start = self._key_of(node), node.end_tokens * TOKEN_BYTES
+        rest = self.prompt[start : start + BLOCK_TOKENS * TOKEN_BYTES]
+        if not rest:
+            return
+        keys, complete = self.layout.children(parent, max_seen=MAX_SEEN_NAMES, max_found=MAX_FOUND_CHILDREN)
+        if not complete and (nearest := self.neighbours(parent, rest)) is not None:
+            keys = nearest
+        for key in keys:
+            ref = self._open(node, key)
+            if ref is not None and (shared := common_tokens(ref.tokens, rest)):
+                yield ref, shared
+
+    def _open(self, node: _Node, key: Key) -> BlockRef | None:
+        """The usable block `key` behind `node`; None where there is none."""
+        path = self.layout.block(self._key_of(node), key)
+        try:
+            header, facts = read_header(path)
+            self._require(header, node, key, path)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            self.on_damage(path, key, error)
+            return None
+        if self.expired(facts.st_mtime):
+            self.saw_expired = True
+            return None
+        if self.exact_only and not header.exact:
+            return None
+        return BlockRef.of(header, path)
+
+    def _require(self, header: BlockHeader, node: _Node, key: Key, path: Path) -> None:
+        """Raises DamagedError unless the block belongs exactly here."""
+        before = node.ref.parent if node.ref else NO_KEY
+        here = (header.key, header.parent, header.grandparent, header.start_tokens, header.namespace)
+        if here != (key, self._key_of(node), before, node.end_tokens, self.namespace) or not header.key_is_its_own():
+            raise DamagedError(f"{path}: holds another block")
+
+    def _consider(self, node: _Node) -> None:
+        if self.ending_part and (node.ref is None or self.ending_part not in node.ref.part_bytes):
+            return
+        best_end = (self._best.end_tokens if self._best else 0) + self._partial_tokens
+        if node.end_tokens > best_end or (node.end_tokens == best_end and self._partial):  # rather whole than cut
+            self._best, self._partial, self._partial_tokens = node, None, 0
+
+    def _consider_cut(self, node: _Node, child: BlockRef, shared: int) -> None:
+        end = node.end_tokens + shared
+        if end < len(self.prompt) // TOKEN_BYTES and (self._nearest is None or end > self._nearest[0]):
+            self._nearest = (end, child)
+        if self.ending_part is None and end > (self._best.end_tokens if self._best else 0) + self._partial_tokens:
+            self._best, self._partial, self._partial_tokens = node, child, shared
+
+    def _difference(self) -> Difference | None:
+        if self._nearest is None:
+            return None
+        position, child = self._nearest
+        start = max(child.start_tokens, position - _CONTEXT_TOKENS)
+        end = position + _CONTEXT_TOKENS
+        stored = child.token_ids[start - child.start_tokens : end - child.start_tokens]
+        prompt = unpack_tokens(self.prompt[start * TOKEN_BYTES : end * TOKEN_BYTES])
+        return Difference(position, start, stored, prompt)
+
+    def _key_of(self, node: _Node) -> Key:
+        return node.ref.key if node.ref else self.namespace.root
+
+
+def _upwards(node: _Node | None) -> Iterator[_Node]:
+    while node is not None:
+        yield node
+        node = node.before
+
+
+def climb(layout: Layout, key: Key, parent: Key) -> list[BlockRef] | None:
+    """The chain that ends with the block `key` behind `parent`, first block first; None where it is not whole.
+
+    Needs no index: a header names its grandparent, which with the parent's key makes the parent's path.
+    """
+    chain: list[BlockRef] = []
+    while True:
+        path = layout.block(parent, key)
+        try:
+            header, _ = read_header(path)
+        except (FileNotFoundError, DamagedError):
+            return None
+        follows = not chain or (chain[-1].start_tokens, chain[-1].grandparent) == (
+            header.start_tokens + header.n_tokens,
+            header.parent,
+        )
+        if not follows or (header.key, header.parent) != (key, parent) or not header.key_is_its_own():
+            return None
+        chain.append(BlockRef.of(header, path))
+        if header.start_tokens == 0:
+            return chain[::-1]
+        key, parent = header.parent, header.grandparent

@@ -1,0 +1,176 @@
+"""`llmcli run`: one answer to one prompt, at the terminal or in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from llmcli.base.errors import LimitMissedError, UsageError, UserInterruptError
+from llmcli.base.settings import Settings
+from llmcli.cli import output
+from llmcli.cli.inputs import gather_parts, read_text_file
+from llmcli.cli.options import (
+    engine_options,
+    model_option,
+    option,
+    request_from,
+    rope_from,
+    sampling_from,
+    sampling_options,
+    verbosity_options,
+)
+from llmcli.cli.reporter import StderrReporter
+from llmcli.engine import native
+from llmcli.engine.answer import Answer, AnswerRequest, answer
+from llmcli.engine.generate import Part
+from llmcli.engine.log import INFO
+
+_EPILOG = """\b
+Examples:
+  llmcli run "Why is the sky blue?"
+  git log -5 | llmcli run "Summarise"
+  llmcli run -f report.txt -f notes.txt "What do these disagree on?" > answer.txt
+  llmcli run --raw -n 40 --temp 0 "Once upon a time"
+  llmcli run --json "Name three colours" | jq -r .text
+
+\b
+Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit, 5 --fail-on-length,
+6 not enough memory or disk, 130 interrupted, 1 anything else."""
+
+
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("words", metavar="[PROMPT]", nargs=-1)
+@model_option
+@option("-p", "--prompt", metavar="TEXT", help="The prompt; the same as the argument. '-' is stdin.")
+@option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Text put before the prompt; may be repeated. '-' is stdin.",
+)
+@option("-sys", "--system-prompt", metavar="TEXT", help="The system prompt.")
+@option("-sysf", "--system-prompt-file", metavar="FILE", help="The system prompt, from a file.")
+@option(
+    "-n",
+    "--predict",
+    type=click.IntRange(min=-1),
+    metavar="N",
+    help="Most tokens to generate; -1: until the model ends. [default: -1]",
+)
+@option("--stop", "stops", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
+@option("--raw", is_flag=True, help="Continue the text as it is, without a chat template.")
+@option("--chat-template", metavar="NAME|FILE", help="A template to use in place of the model's own.")
+@option(
+    "--reasoning",
+    type=click.Choice(["hide", "show", "only"]),
+    default="show",
+    show_default=True,
+    help="Thinking: not shown, on stderr, or in place of the answer.",
+)
+@option(
+    "--on-overflow",
+    type=click.Choice(["error", "shift", "middle"]),
+    default="error",
+    show_default=True,
+    help="Prompt or answer too long: refuse, drop the oldest, or cut the middle of the prompt.",
+)
+@option("--fail-on-length", is_flag=True, help="Exit 5 if the answer was cut by -n or the context.")
+@option("--no-stdin", is_flag=True, help="Do not read stdin, even if it is a pipe.")
+@option("--no-stream", is_flag=True, help="Print the answer when it is whole.")
+@option("--json", "as_json", is_flag=True, help="One JSON object on stdout in place of the text.")
+@option("--stats", is_flag=True, help="One line of statistics on stderr.")
+@engine_options
+@sampling_options
+@verbosity_options
+@click.pass_obj
+def command(settings: Settings, /, **values: Any) -> int:
+    """Answer one PROMPT, given as argument, with -p, from files (-f) or through a pipe.
+
+    The prompt is made of the files, then stdin, then the argument, joined by blank lines. The answer goes to stdout,
+    and nothing else does.
+    """
+    reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
+    if values["verbose"]:
+        native.LOG.listen(lambda level, line: output.stderr_line(line) if level >= INFO else None)
+    request = _request(values, reporter)
+    with answer(request, settings, reporter) as result:
+        _print_answer(result, values, reporter)
+    return _finish(result, values)
+
+
+def _request(values: Mapping[str, Any], reporter: StderrReporter) -> AnswerRequest:
+    if values["raw"] and values["chat_template"]:
+        raise UsageError("--raw uses no template, so --chat-template cannot go with it")
+    predict = values["predict"]
+    return AnswerRequest(
+        reference=values["model"],
+        plan=request_from(values),
+        rope=rope_from(values),
+        loras=values["lora"],
+        sampling=sampling_from(values),
+        parts=gather_parts(
+            prompt=values["prompt"],
+            words=values["words"],
+            files=values["files"],
+            use_stdin=not values["no_stdin"],
+            notify=reporter.notify,
+        ),
+        system=_system(values, reporter),
+        raw=values["raw"],
+        template=values["chat_template"],
+        max_tokens=None if predict in (None, -1) else predict,
+        stops=values["stops"],
+        overflow=values["on_overflow"],
+    )
+
+
+def _system(values: Mapping[str, Any], reporter: StderrReporter) -> str | None:
+    text, file = values["system_prompt"], values["system_prompt_file"]
+    if text is not None and file is not None:
+        raise UsageError("the system prompt was given twice: with -sys and with -sysf")
+    return text if file is None else read_text_file(file, reporter.notify).rstrip("\n")
+
+
+def _print_answer(result: Answer, values: Mapping[str, Any], reporter: StderrReporter) -> None:
+    """Stream the parts to where they belong; with --json or --no-stream only when all are there."""
+    wanted = "reasoning" if values["reasoning"] == "only" else "text"
+    stream = not (values["as_json"] or values["no_stream"])
+    last, thinking = "", ""
+    for part in result.parts():
+        if part.kind == wanted:
+            if thinking and not thinking.endswith("\n"):
+                reporter.thinking("\n")
+            thinking = ""
+            if stream and part.text:
+                output.write(part.text)
+            last = part.text[-1:] or last
+        elif _shows(part, values["reasoning"]):
+            reporter.thinking(part.text)
+            thinking = part.text
+    if thinking and not thinking.endswith("\n"):
+        reporter.thinking("\n")
+    if values["as_json"]:
+        output.write_json(result.as_json())
+        return
+    whole = "" if stream else (result.reasoning if wanted == "reasoning" else result.text)
+    output.write(whole + ("" if last == "\n" else "\n"))
+
+
+def _shows(part: Part, mode: str) -> bool:
+    return part.kind == "reasoning" and mode == "show"
+
+
+def _finish(result: Answer, values: Mapping[str, Any]) -> int:
+    if values["stats"] or values["verbose"]:
+        output.stderr_line(result.stats_line())
+    if result.finish_reason == "interrupted":
+        raise UserInterruptError
+    if result.finish_reason == "length" and values["fail_on_length"]:
+        raise LimitMissedError(
+            f"the answer was cut after {result.completion_tokens:,} tokens", hint="a larger -n or -c"
+        )
+    return 0

@@ -1,0 +1,136 @@
+"""The entry point: a lazy table of commands and the one error boundary.
+
+`llmcli --help` and `--version` load click and nothing else of weight: the table carries the summaries, and a command's
+module is imported when that command is called.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import cast
+
+import click
+
+from llmcli.base import settings as settings_module
+from llmcli.base.errors import LlmcliError
+from llmcli.base.text import printable
+from llmcli.base.version import VERSION
+from llmcli.cli import output
+
+# name -> (module below llmcli.cli, attribute, one-line summary)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": ("cmd_run", "command", "Answer one prompt, from the command line or a pipe."),
+    "tokenize": ("cmd_tokenize", "command", "Show the token ids and pieces of a text."),
+    "doctor": ("cmd_doctor", "command", "Check this machine, the build and the folders."),
+    "completion": ("cmd_completion", "command", "Print the completion script for your shell."),
+}
+_READER_GONE = 141  # 128 + SIGPIPE, what a shell reports for a program that a closed pipe ended
+_EPILOG = """\b
+Examples:
+  llmcli run "Why is the sky blue?"
+  git log -5 | llmcli run "Summarise"
+  llmcli COMMAND --help
+
+Every option has a default in the environment, LLMCLI_<OPTION>, and in config.toml."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and summary, and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one command, None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        found = getattr(import_module(f"llmcli.cli.{module}"), attribute)
+        return cast("click.Command", found)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the table without loading a command (click's own loads them all for their help)."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for an unknown one say which was meant."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0].lower(), COMMANDS, n=1)
+            meant = f"llmcli {near[0]}" if near else 'llmcli run "PROMPT", or llmcli --help'
+            raise click.UsageError(f"there is no command {printable(args[0])!r}; did you mean: {meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, "-V", "--version", prog_name="llmcli", message="%(prog)s %(version)s")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Run GGUF language models in the terminal; no prompt prefix is ever computed twice."""
+    ctx.obj = settings_module.load()
+    defaults = ctx.obj.flag_defaults()
+    ctx.default_map = dict.fromkeys(COMMANDS, defaults) if defaults else None
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(call(sys.argv[1:]))
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; every failure becomes one line on stderr here."""
+    output.open_missing_descriptors()
+    try:
+        result = main.main(args=list(arguments), prog_name="llmcli", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        return _fail(_usage_line(error), 2)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 130)
+    except LlmcliError as error:
+        return _fail(error.message + (f" ({error.hint})" if error.hint else ""), error.exit_code)
+    except BrokenPipeError:
+        return _READER_GONE
+    except OSError as error:
+        return _fail(_os_line(error), 6 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)
+    except MemoryError:
+        return _fail("not enough memory", 6)
+    except Exception as error:  # noqa: BLE001  # the boundary: whatever is left is our bug, told in one line
+        return _bug(error, verbose=any(a in ("-v", "--verbose") for a in arguments))
+
+
+def _usage_line(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    message = " ".join(error.format_message().split())
+    return message + (f" (see {context.command_path} --help)" if context else "")
+
+
+def _os_line(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{printable(str(error.filename))}: {reason}" if error.filename else reason
+
+
+def _bug(error: Exception, *, verbose: bool) -> int:
+    if verbose:
+        import traceback
+
+        output.stderr_text("".join(traceback.format_exception(error)))
+    return _fail(f"internal error, please report it: {type(error).__name__}: {error} (-v shows where)", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    output.stderr_line("error: " + printable(message))
+    return code
+
+
+if __name__ == "__main__":
+    run()

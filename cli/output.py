@@ -1,0 +1,104 @@
+"""Where words go: answers and data to stdout, byte for byte; everything else to stderr, one line each.
+
+stdout is written through its descriptor, unbuffered by Python: what was printed has left the process, a reader that
+went away is noticed at once, and nothing fails at interpreter exit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import sys
+import unicodedata
+from typing import Any
+
+from llmcli.base.errors import LlmcliError, ResourceError
+
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_closed_at_start: set[int] = set()
+
+
+def open_missing_descriptors() -> None:
+    """Put /dev/null where stdin, stdout or stderr is closed, so that no file we open later gets their number."""
+    for descriptor in (_STDIN, _STDOUT, _STDERR):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            _closed_at_start.add(descriptor)
+            with contextlib.suppress(OSError):
+                os.open(os.devnull, os.O_RDWR)  # the lowest free number is the missing one
+
+
+def stdin_is_open() -> bool:
+    """Whether there was a stdin when llmcli started."""
+    return _STDIN not in _closed_at_start
+
+
+def is_terminal(descriptor: int = _STDOUT) -> bool:
+    """Whether the descriptor is a terminal."""
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
+def write(text: str) -> None:
+    """Write `text` to stdout as UTF-8, whatever the locale; on a terminal control characters are shown harmlessly.
+
+    Raises BrokenPipeError when the reader is gone, ResourceError on a full disk, LlmcliError when stdout is closed.
+    """
+    if _STDOUT in _closed_at_start:
+        raise LlmcliError("stdout is closed: there is nowhere to write the answer")
+    _write_all(_STDOUT, (harmless(text) if is_terminal() else text).encode("utf-8", "surrogatepass"))
+
+
+def write_json(value: Any) -> None:
+    """One JSON object on one line of stdout."""
+    write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def harmless(text: str) -> str:
+    """`text` with control characters other than newline and tab shown as escapes, so that they drive no terminal."""
+    return "".join(ch if ch in "\n\t" or unicodedata.category(ch) != "Cc" else f"\\x{ord(ch):02x}" for ch in text)
+
+
+def stderr_line(text: str) -> None:
+    """One line on stderr; failures there are nobody's business."""
+    stderr_text(text + "\n")
+
+
+def stderr_text(text: str) -> None:
+    """Raw text on stderr, in the encoding of the stream, with escapes for what it lacks."""
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    with contextlib.suppress(OSError):
+        _write_all(_STDERR, text.encode(encoding, "backslashreplace"))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except BlockingIOError:
+        _wait_and_write(descriptor, view)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceError(f"cannot write the answer: {error.strerror}") from None
+        if error.errno == errno.EPIPE:
+            raise BrokenPipeError from None
+        raise LlmcliError(f"cannot write to {_name(descriptor)}: {error.strerror}") from None
+
+
+def _wait_and_write(descriptor: int, view: memoryview) -> None:
+    import select
+
+    select.select([], [descriptor], [])
+    _write_all(descriptor, bytes(view))
+
+
+def _name(descriptor: int) -> str:
+    kind = "a file" if stat.S_ISREG(os.fstat(descriptor).st_mode) else "its reader"
+    return f"stdout ({kind})" if descriptor == _STDOUT else "stderr"

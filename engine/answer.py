@@ -1,0 +1,218 @@
+"""One question, one answer: the whole way from a request to a stream of parts with its account.
+
+What `llmcli run` does, without the terminal. Ctrl-C during the answer ends it with what was generated so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmcli.base.settings import Settings
+from llmcli.base.units import format_count, format_seconds
+from llmcli.engine import native
+from llmcli.engine.chat_template import FALLBACK, PRESETS, ChatTemplate, load_template
+from llmcli.engine.context import Rope
+from llmcli.engine.engine import Engine, Reporter, open_engine
+from llmcli.engine.generate import End, FinishReason, Part, Run, generate_answer
+from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
+from llmcli.engine.model import Lora, Model
+from llmcli.engine.plan import Request
+from llmcli.engine.prompt import BuiltPrompt, Overflow, PromptPart, PromptRequest, fit_prompt
+from llmcli.engine.reasoning import TAGS, ReasoningSplitter
+from llmcli.engine.sampling import Sampler, Sampling
+from llmcli.engine.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Everything that decides an answer. `max_tokens` None: until the model ends or the context is full."""
+
+    reference: str | None
+    plan: Request
+    parts: tuple[PromptPart, ...]
+    sampling: Sampling
+    rope: Rope = field(default_factory=Rope)
+    loras: tuple[Lora, ...] = ()
+    system: str | None = None
+    raw: bool = False
+    template: str | None = None
+    max_tokens: int | None = None
+    stops: tuple[str, ...] = ()
+    overflow: Overflow = "error"
+
+
+class Answer:
+    """An answer on its way, and its account once `parts` has been read to the end."""
+
+    def __init__(self, engine: Engine, request: AnswerRequest, prompt: BuiltPrompt, run: Run) -> None:
+        self._engine, self._request, self._prompt, self._run = engine, request, prompt, run
+        self._end: End | None = None
+        self.text = ""
+        self.reasoning = ""
+
+    def parts(self) -> Iterator[Part]:
+        """The parts as they come; read once, to the end."""
+        splitter = ReasoningSplitter(opened=self._prompt.reasoning_opened)
+        tokenizer = self._engine.model.tokenizer
+        visible = frozenset() if self._request.raw else _visible(tokenizer)
+        for item in generate_answer(self._run, splitter, stops=self._request.stops, visible=visible):
+            if isinstance(item, End):
+                self._end = item
+                continue
+            if item.kind == "text":
+                self.text += item.text
+            else:
+                self.reasoning += item.text
+            yield item
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the answer ended; `interrupted` also where it was not read to the end."""
+        return self._end.reason if self._end else "interrupted"
+
+    @property
+    def completion_tokens(self) -> int:
+        """Generated tokens, the end-of-generation token not counted."""
+        return len(self._run.completion)
+
+    def as_json(self) -> dict[str, Any]:
+        """The account with the names of docs/commands/run.md."""
+        engine, timings = self._engine, self._run.timings
+        return {
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "reasoning": self.reasoning or None,
+            "model": {
+                "name": engine.resolved.name,
+                "path": str(engine.resolved.path),
+                "content_id": engine.inspected.content_id,
+            },
+            "build": native.build_info(),
+            "seed": self._request.sampling.seed,
+            "sampler": _sampler_json(self._request.sampling),
+            "usage": {
+                "prompt_tokens": len(self._prompt.ids),
+                "completion_tokens": self.completion_tokens,
+                "restored_tokens": 0,
+            },
+            "timings": {
+                "load_s": timings.load_s,
+                "tokenize_s": timings.tokenize_s,
+                "restore_s": timings.restore_s,
+                "prefill_s": timings.prefill_s,
+                "ttft_s": timings.ttft_s,
+                "tpot_s": timings.tpot_s,
+                "total_s": timings.total_s,
+                "prefill_tok_s": timings.prefill_tok_s,
+                "decode_tok_s": timings.decode_tok_s,
+            },
+            "plan": {
+                "n_ctx": engine.plan.n_ctx,
+                "threads": engine.plan.n_threads,
+                "threads_batch": engine.plan.n_threads_batch,
+                "n_gpu_layers": engine.plan.n_gpu_layers,
+            },
+        }
+
+    def stats_line(self) -> str:
+        """The account in one line for people."""
+        timings = self._run.timings
+        pieces = [
+            f"load {format_seconds(timings.load_s)}",
+            f"{format_count(len(self._prompt.ids), 'prompt token')} in {format_seconds(timings.prefill_s)}"
+            + _rate(timings.prefill_tok_s),
+            f"{format_count(self.completion_tokens, 'token')} in {format_seconds(timings.decode_s)}"
+            + _rate(timings.decode_tok_s),
+            f"first token after {format_seconds(timings.ttft_s)}" if timings.ttft_s is not None else "no token",
+            f"ended by {self.finish_reason}",
+        ]
+        return ", ".join(pieces)
+
+
+@contextlib.contextmanager
+def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> Iterator[Answer]:
+    """Open the model, build the prompt, and hand out the answer to be read. Raises LlmcliError of whichever
+    step fails.
+    """
+    stop = StopFlag()
+    with (
+        stop_on_interrupt(stop),
+        open_engine(
+            request.reference, request.plan, settings, reporter, rope=request.rope, loras=request.loras, stop=stop
+        ) as engine,
+    ):
+        begun = time.perf_counter()
+        prompt = _prompt(engine, request, reporter)
+        tokenize_s = time.perf_counter() - begun
+        with Sampler(request.sampling, engine.model.tokenizer, engine.context.n_ctx) as sampler:
+            run = Run(
+                engine.session,
+                sampler,
+                prompt.ids,
+                max_tokens=request.max_tokens,
+                shift_keep=_keep(engine.model.tokenizer) if request.overflow == "shift" else None,
+                on_shift=lambda count: reporter.notify(
+                    f"the context is full: the oldest {count:,} tokens were dropped"
+                ),
+                started_s=begun,
+            )
+            run.timings.load_s, run.timings.tokenize_s = engine.load_s, tokenize_s
+            yield Answer(engine, request, prompt, run)
+
+
+def _prompt(engine: Engine, request: AnswerRequest, reporter: Reporter) -> BuiltPrompt:
+    template = None if request.raw else choose_template(engine.model, request.template, reporter)
+    built = fit_prompt(
+        PromptRequest(request.parts, request.system, template),
+        engine.model.tokenizer,
+        n_ctx=engine.context.n_ctx,
+        n_ctx_train=engine.model.n_ctx_train,
+        max_tokens=request.max_tokens,
+        policy=request.overflow,
+        longest_token_bytes=engine.inspected.facts.longest_token_bytes,
+    )
+    for note in built.notes:
+        reporter.notify(note)
+    return built
+
+
+def choose_template(model: Model, wanted: str | None, reporter: Reporter) -> ChatTemplate:
+    """The template the user named, else the model's own, else a fallback, which is said."""
+    tokenizer = model.tokenizer
+    bos = "" if tokenizer.bos is None else tokenizer.text_of(tokenizer.bos)
+    eos = "" if tokenizer.eos is None else tokenizer.text_of(tokenizer.eos)
+    if wanted is not None:
+        source, name = load_template(wanted)
+    elif own := model.chat_template:
+        source, name = own, "the model's own"
+    else:
+        source, name = PRESETS[FALLBACK], FALLBACK
+        reporter.notify(
+            f"this model has no chat template (a base model?): {FALLBACK} is used; "
+            "--raw completes plain text, --chat-template names another"
+        )
+    return ChatTemplate(source, bos_text=bos, eos_text=eos, name=name)
+
+
+def _keep(tokenizer: Tokenizer) -> int:
+    """The tokens a context shift never drops: BOS, which many models cannot do without."""
+    return 1 if tokenizer.adds_bos else 0
+
+
+def _visible(tokenizer: Tokenizer) -> frozenset[int]:
+    """Control tokens whose text marks thinking: they must be seen by the splitter."""
+    marks = {mark for pair in TAGS for mark in pair}
+    return frozenset(i for i in tokenizer.special_ids if tokenizer.text_of(i) in marks)
+
+
+def _sampler_json(sampling: Sampling) -> dict[str, Any]:
+    names = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "mirostat")
+    return {name: getattr(sampling, name) for name in names} | {"grammar": sampling.grammar is not None}
+
+
+def _rate(tokens_per_second: float | None) -> str:
+    return f" ({tokens_per_second:.0f} tok/s)" if tokens_per_second else ""

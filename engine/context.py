@@ -1,0 +1,188 @@
+"""A llama.cpp context: the KV cache and the compute graph of one model, freed for certain.
+
+Thin and typed: one method per native call, with the return values checked. Which tokens are in the cache is the
+session's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from llmcli.base.errors import LlmcliError, ResourceError
+from llmcli.base.text import printable
+from llmcli.base.units import format_bytes
+from llmcli.engine import native
+from llmcli.engine.interrupt import StopFlag, poll_function
+from llmcli.engine.model import Model
+from llmcli.engine.plan import RunPlan
+
+# llama_decode (llama.h): 0 done, 1 no room in the cache, 2 aborted, negative: failed
+_DONE, _NO_ROOM, _ABORTED = 0, 1, 2
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+_ROPE_SCALING = {None: -1, "none": 0, "linear": 1, "yarn": 2}
+# enum ggml_type (ggml.h), for the KV cache
+KV_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q5_0": 6,
+    "q5_1": 7,
+    "q8_0": 8,
+    "iq4_nl": 20,
+    "bf16": 30,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Overrides of the model's rotary position embedding; None keeps what the file says (llama.cpp's --rope-*,
+    --yarn-*).
+    """
+
+    scaling: str | None = None
+    freq_base: float | None = None
+    freq_scale: float | None = None
+    yarn_orig_ctx: int | None = None
+    yarn_ext_factor: float | None = None
+    yarn_attn_factor: float | None = None
+    yarn_beta_fast: float | None = None
+    yarn_beta_slow: float | None = None
+
+
+class AbortedError(LlmcliError):
+    """The stop flag ended a decode; the cache holds what was finished before it."""
+
+    exit_code = 130
+
+
+class Context:
+    """The state of one running model. Use as a context manager, or call `close`; closing twice is harmless."""
+
+    def __init__(self, model: Model, plan: RunPlan, *, rope: Rope | None = None, stop: StopFlag | None = None) -> None:
+        """Allocate as `plan` says. Raises ResourceError where the memory cannot be had."""
+        self._lib = native.lib()
+        self.model, self.plan, self.stop = model, plan, stop or StopFlag()
+        self._poll = poll_function(self._lib.ggml_abort_callback)
+        native.LOG.clear()
+        self.handle = self._lib.llama_init_from_model(model.handle, self._params(rope or Rope()))
+        if not self.handle:
+            reason = native.LOG.last_error() or "no reason given"
+            raise ResourceError(
+                f"no context of {plan.n_ctx:,} tokens could be made (KV cache {format_bytes(plan.kv_bytes)}): "
+                f"{printable(reason)}",
+                hint="a smaller -c, or -ctk q8_0 -ctv q8_0",
+            )
+        self._memory = self._lib.llama_get_memory(self.handle)
+        self._batch = self._lib.llama_batch_init(plan.n_ubatch, 0, 1)
+        for i in range(plan.n_ubatch):
+            self._batch.n_seq_id[i] = 1
+            self._batch.seq_id[i][0] = 0
+        model.apply_loras(self.handle)
+
+    def _params(self, rope: Rope) -> Any:
+        plan, params = self.plan, self._lib.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = plan.n_ctx, max(plan.n_batch, plan.n_ubatch), plan.n_ubatch
+        params.n_threads, params.n_threads_batch = plan.n_threads, plan.n_threads_batch
+        params.flash_attn_type = _FLASH_ATTENTION[plan.flash_attn]
+        params.type_k, params.type_v = KV_TYPES[plan.type_k], KV_TYPES[plan.type_v]
+        params.swa_full = plan.swa_full
+        params.kv_unified = True
+        params.no_perf = True
+        params.abort_callback, params.abort_callback_data = self._poll, self.stop.address
+        _set_rope(params, rope)
+        return params
+
+    @property
+    def n_ctx(self) -> int:
+        """The tokens that fit: what the plan asked for (llama.cpp may round its own figure up, never down)."""
+        return min(self.plan.n_ctx, int(self._lib.llama_n_ctx(self.handle)))
+
+    def decode(self, tokens: Sequence[int], position: int, *, want_logits: bool) -> None:
+        """Compute `tokens` (at most n_ubatch) at `position` and those after it; logits of the last one on request.
+
+        Raises AbortedError where the stop flag was set, LlmcliError where llama.cpp fails. After either, the cells of
+        this call are removed again, so the cache holds exactly the `position` tokens before it, or, with recurrent memory,
+        nothing: `length` tells.
+        """
+        batch, count = self._batch, len(tokens)
+        batch.n_tokens = count
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, position + i, 0
+        batch.logits[count - 1] = want_logits
+        if (status := self._lib.llama_decode(self.handle, batch)) == _DONE:
+            return
+        if not self.remove_from(position):  # recurrent memory cannot step back: nothing of it is left to trust
+            self.clear()
+        if status == _ABORTED or self.stop.is_set():
+            raise AbortedError("interrupted")
+        if status == _NO_ROOM:
+            raise LlmcliError(f"the KV cache has no room for {count} tokens at position {position}")
+        reason = native.LOG.last_error() or f"status {status}"
+        raise LlmcliError(f"llama.cpp failed to decode: {printable(reason)}", hint="run again with -v for its log")
+
+    def logits(self) -> Any:
+        """The logits of the last decoded token: a C float array of n_vocab elements, valid until the next decode."""
+        pointer = self._lib.llama_get_logits_ith(self.handle, -1)
+        return ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float * self.model.tokenizer.n_vocab)).contents
+
+    def length(self) -> int:
+        """How many tokens the cache holds (its last position + 1)."""
+        return int(self._lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
+
+    def remove_from(self, position: int) -> bool:
+        """Forget every token at `position` and after it; False where this kind of memory cannot (recurrent)."""
+        return bool(self._lib.llama_memory_seq_rm(self._memory, 0, position, -1))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._lib.llama_memory_clear(self._memory, False)
+
+    def can_shift(self) -> bool:
+        """Whether old tokens can be dropped and the later ones moved down."""
+        return bool(self._lib.llama_memory_can_shift(self._memory))
+
+    def drop_range(self, start: int, end: int) -> None:
+        """Forget the tokens at [start, end) and move the later ones down by end - start (needs `can_shift`)."""
+        if not self._lib.llama_memory_seq_rm(self._memory, 0, start, end):
+            raise LlmcliError("this model's memory cannot drop a range of tokens")
+        self._lib.llama_memory_seq_add(self._memory, 0, end, -1, start - end)
+
+    def close(self) -> None:
+        """Free the native context."""
+        if self.handle:
+            self._lib.llama_batch_free(self._batch)
+            self._lib.llama_free(self.handle)
+            self.handle = None
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # an instance whose __init__ failed
+            self.close()
+
+
+def _set_rope(params: Any, rope: Rope) -> None:
+    params.rope_scaling_type = _ROPE_SCALING[rope.scaling]
+    for field, value in (
+        ("rope_freq_base", rope.freq_base),
+        ("rope_freq_scale", rope.freq_scale),
+        ("yarn_orig_ctx", rope.yarn_orig_ctx),
+        ("yarn_ext_factor", rope.yarn_ext_factor),
+        ("yarn_attn_factor", rope.yarn_attn_factor),
+        ("yarn_beta_fast", rope.yarn_beta_fast),
+        ("yarn_beta_slow", rope.yarn_beta_slow),
+    ):
+        if value is not None:
+            setattr(params, field, value)

@@ -1,0 +1,111 @@
+"""A model opened and ready to answer: found, checked, planned, loaded, freed for certain.
+
+The one place where references, facts, hardware and the native layer meet; commands call `open_engine` and nothing
+below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmcli.base.errors import UserInterruptError
+from llmcli.base.settings import Settings
+from llmcli.engine import native
+from llmcli.engine.context import Context, Rope
+from llmcli.engine.interrupt import StopFlag
+from llmcli.engine.model import Lora, Model
+from llmcli.engine.plan import Request, RunPlan, make_plan
+from llmcli.engine.session import Session
+from llmcli.hardware.cores import read_cores
+from llmcli.hardware.devices import find_gpus
+from llmcli.hardware.memory import read_memory
+from llmcli.models.check import check_model
+from llmcli.models.identity import Inspected, inspect_model
+from llmcli.models.progress import ProgressFactory
+from llmcli.models.resolve import ResolvedModel, resolve
+
+
+class Reporter(Protocol):
+    """Who is told what happens on the way."""
+
+    def notify(self, line: str) -> None:
+        """One line that the user should read."""
+
+    @property
+    def progress(self) -> ProgressFactory:
+        """Shows work of known or unknown length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An open model. Everything is valid inside the `with open_engine(…)` block alone."""
+
+    resolved: ResolvedModel
+    inspected: Inspected
+    plan: RunPlan
+    model: Model
+    context: Context
+    session: Session
+    stop: StopFlag
+    load_s: float
+
+
+@contextlib.contextmanager
+def open_engine(
+    reference: str | None,
+    request: Request,
+    settings: Settings,
+    reporter: Reporter,
+    *,
+    rope: Rope | None = None,
+    loras: Sequence[Lora] = (),
+    stop: StopFlag | None = None,
+) -> Iterator[Engine]:
+    """Find the model, check its file, plan, load. Raises the LlmcliError of whichever step fails."""
+    flag = stop or StopFlag()
+    resolved, inspected = find_model(reference, settings, reporter)
+    if flag.is_set():
+        raise UserInterruptError
+    plan = make_plan(request, inspected.facts, read_cores(), read_memory(), native.devices(), find_gpus())
+    for note in plan.notes:
+        reporter.notify(note)
+    for lora in loras:
+        check_model(lora.path)
+    begun = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        model = stack.enter_context(_load(resolved, plan, reporter, flag))
+        model.add_loras(loras)
+        context = stack.enter_context(Context(model, plan, rope=rope, stop=flag))
+        load_s = time.perf_counter() - begun
+        yield Engine(resolved, inspected, plan, model, context, Session(context), flag, load_s)
+
+
+def find_model(reference: str | None, settings: Settings, reporter: Reporter) -> tuple[ResolvedModel, Inspected]:
+    """Resolve the reference and check the file, with progress where its hash is not known yet."""
+    resolved = resolve(reference, settings, notify=reporter.notify, progress=reporter.progress)
+    with contextlib.ExitStack() as stack:
+        tell: Callable[[int], None] | None = None
+
+        def on_hash(done_bytes: int, total_bytes: int) -> None:
+            nonlocal tell
+            if tell is None:
+                title = f"checking {resolved.name}, once"
+                tell = stack.enter_context(reporter.progress(title, total_bytes)).update
+            tell(done_bytes)
+
+        return resolved, inspect_model(resolved.path, settings, on_hash=on_hash)
+
+
+def _load(resolved: ResolvedModel, plan: RunPlan, reporter: Reporter, stop: StopFlag) -> Model:
+    total = plan.weights_bytes
+    with reporter.progress(f"loading {resolved.name}", total) as task:
+
+        def on_progress(share: float) -> bool:
+            task.update(int(share * total))
+            return not stop.is_set()
+
+        return Model.load(resolved.path, plan, on_progress=on_progress)

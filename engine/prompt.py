@@ -1,0 +1,192 @@
+"""From what the user gave to the token ids that are decoded, and what happens when they do not fit.
+
+In a chat the parts form one user message, rendered by the model's template; with --raw they are the text itself.
+Nothing is ever cut in silence: the policy `error` refuses, `middle` and `shift` cut the user's text and say how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from llmcli.base.errors import ContextOverflowError
+from llmcli.engine.chat_template import ChatTemplate, Message, prepare
+from llmcli.engine.tokenizer import Tokenizer
+
+Overflow = Literal["error", "shift", "middle"]
+PartKind = Literal["file", "stdin", "argument"]
+# What `middle` puts where text was taken out, so that the model can see the gap.
+_GAP = "\n[…]\n"
+# Share of the context kept for the answer when a prompt is cut and -n does not say how much it will be.
+_ANSWER_SHARE = 4
+_MOST_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """One piece of the prompt and where it came from."""
+
+    kind: PartKind
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRequest:
+    """What is to be asked. `template` None is raw completion: no roles, no system prompt, special tokens parsed."""
+
+    parts: tuple[PromptPart, ...]
+    system: str | None
+    template: ChatTemplate | None
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPrompt:
+    """The prompt as token ids, and what the reader of the answer must know about it."""
+
+    ids: tuple[int, ...]
+    reasoning_opened: bool
+    notes: tuple[str, ...]
+
+
+def build_prompt(request: PromptRequest, tokenizer: Tokenizer) -> BuiltPrompt:
+    """Render and tokenize the whole prompt. Raises ModelError where the template fails."""
+    return _build(request, _body(request), tokenizer)
+
+
+def fit_prompt(
+    request: PromptRequest,
+    tokenizer: Tokenizer,
+    *,
+    n_ctx: int,
+    n_ctx_train: int,
+    max_tokens: int | None,
+    policy: Overflow,
+    longest_token_bytes: int,
+) -> BuiltPrompt:
+    """The prompt, such that it leaves at least one place in a context of `n_ctx` tokens.
+
+    longest_token_bytes   the most text one token of this vocabulary stands for: tells a hopeless prompt without
+                          tokenizing megabytes
+    Raises ContextOverflowError naming both numbers where it does not fit and `policy` is "error", or where the text
+    around the user's own leaves no room.
+    """
+    body = _body(request)
+    least = len(body.encode("utf-8", "surrogatepass")) // max(longest_token_bytes, 1)
+    if least >= n_ctx and policy == "error":
+        raise _overflow(f"at least {least:,}", n_ctx, n_ctx_train, None)
+    if least < n_ctx:
+        built = _build(request, body, tokenizer)
+        if len(built.ids) < n_ctx:
+            return built
+        if policy == "error":
+            raise _overflow(f"{len(built.ids):,}", n_ctx, n_ctx_train, len(built.ids))
+    return _cut(request, body, tokenizer, n_ctx=n_ctx, max_tokens=max_tokens, policy=policy)
+
+
+def joined_text(parts: Sequence[PromptPart], *, raw: bool) -> str:
+    """The parts as one text: joined by blank lines; a single part of a raw prompt stays as it is.
+
+    The one trailing newline that is taken from a raw file or stdin is the shell's and not the text's:
+    `echo "Once upon a time" | llmcli run --raw`.
+    """
+    texts = [part.text for part in parts]
+    if raw and len(texts) == 1:
+        return texts[0] if parts[0].kind == "argument" else texts[0].removesuffix("\n")
+    return "\n\n".join(text.rstrip("\n") for text in texts)
+
+
+def _body(request: PromptRequest) -> str:
+    return joined_text(request.parts, raw=request.template is None)
+
+
+def _build(request: PromptRequest, body: str, tokenizer: Tokenizer) -> BuiltPrompt:
+    if request.template is None:
+        text = body if request.system is None else f"{request.system}\n\n{body}"
+        ids = tokenizer.with_bos(tokenizer.tokenize(text, parse_special=True))
+        return BuiltPrompt(tuple(ids), reasoning_opened=False, notes=())
+    messages = [Message("user", body)]
+    if request.system is not None:
+        messages.insert(0, Message("system", request.system))
+    rendered = prepare(request.template, messages, _special_texts(messages, tokenizer))
+    ids = tokenizer.tokenize_fragments((f.text, f.parse_special) for f in rendered.fragments)
+    notes = ("this model's template has no system role: the system prompt went into the first user turn",)
+    return BuiltPrompt(
+        tuple(tokenizer.with_bos(ids)),
+        reasoning_opened=rendered.reasoning_opened,
+        notes=notes if rendered.system_merged else (),
+    )
+
+
+def _special_texts(messages: Sequence[Message], tokenizer: Tokenizer) -> frozenset[str]:
+    return tokenizer.special_texts
+
+
+def _overflow(count: str, n_ctx: int, n_ctx_train: int, exact: int | None) -> ContextOverflowError:
+    if exact is not None and exact < n_ctx_train:
+        wanted = min(n_ctx_train, (exact + exact // 4 + 255) // 256 * 256)
+        hint = f"-c {wanted}, or --on-overflow middle to cut it"
+    else:
+        hint = "shorten it, or --on-overflow middle to cut it"
+    return ContextOverflowError(f"the prompt has {count} tokens and the context {n_ctx:,}", hint=hint)
+
+
+def _cut(
+    request: PromptRequest, body: str, tokenizer: Tokenizer, *, n_ctx: int, max_tokens: int | None, policy: Overflow
+) -> BuiltPrompt:
+    """Take text out of the body, in the middle or at its start, until the rest leaves room for an answer."""
+    shorten = _without_middle if policy == "middle" else _without_start
+    answer = n_ctx // _ANSWER_SHARE if max_tokens is None else min(max_tokens, n_ctx // 2)
+    frame = len(_build(request, "", tokenizer).ids)
+    allowed = n_ctx - max(answer, 1) - frame
+    for _ in range(_MOST_TRIES):
+        if allowed < 1:
+            break
+        kept = shorten(body, allowed, tokenizer)
+        built = _build(request, kept, tokenizer)
+        if len(built.ids) <= n_ctx - max(answer, 1):
+            where = "from the middle" if policy == "middle" else "from the start"
+            lost = len(body) - len(kept.replace(_GAP, "", 1) if policy == "middle" else kept)
+            note = f"the prompt did not fit: {lost:,} of its {len(body):,} characters were dropped {where}"
+            return BuiltPrompt(built.ids, built.reasoning_opened, (*built.notes, note))
+        allowed -= len(built.ids) - (n_ctx - max(answer, 1))
+    raise ContextOverflowError(
+        f"the system prompt and the template alone have {frame:,} tokens, and the context {n_ctx:,}",
+        hint="a larger -c, or a shorter -sys",
+    )
+
+
+def _without_start(body: str, allowed: int, tokenizer: Tokenizer) -> str:
+    return _tail(body, allowed, tokenizer)
+
+
+def _without_middle(body: str, allowed: int, tokenizer: Tokenizer) -> str:
+    room = allowed - len(tokenizer.tokenize(_GAP, parse_special=False))
+    if room < 2:
+        return _tail(body, allowed, tokenizer)
+    return _head(body, room // 2, tokenizer) + _GAP + _tail(body, room - room // 2, tokenizer)
+
+
+def _head(body: str, count: int, tokenizer: Tokenizer) -> str:
+    return _longest(lambda n: body[:n], len(body), count, tokenizer)
+
+
+def _tail(body: str, count: int, tokenizer: Tokenizer) -> str:
+    return _longest(lambda n: body[len(body) - n :], len(body), count, tokenizer)
+
+
+def _longest(take: Callable[[int], str], most: int, count: int, tokenizer: Tokenizer) -> str:
+    """The longest `take(n characters)` of at most `count` tokens, within 1%: doubling, then halving the interval."""
+    low, high = 0, min(most, count)
+    while len(tokenizer.tokenize(take(high), parse_special=False)) <= count:
+        if high == most:
+            return take(high)
+        low, high = high, min(most, high * 2)
+    while high - low > max(1, low // 100):
+        middle = (low + high) // 2
+        if len(tokenizer.tokenize(take(middle), parse_special=False)) <= count:
+            low = middle
+        else:
+            high = middle
+    return take(low)

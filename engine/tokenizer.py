@@ -1,0 +1,143 @@
+"""Text to token ids and back, by the model's own vocabulary.
+
+BOS is added here by hand and never by llama_tokenize: a prompt whose text already starts with it gets exactly one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from llmcli.base.errors import ModelError
+from llmcli.engine import native
+
+# enum llama_token_attr (llama.h)
+_UNKNOWN, _CONTROL, _USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
+_NULL_TOKEN = -1
+_PIECE_BYTES = 256
+
+
+class Tokenizer:
+    """The vocabulary of a loaded model; valid as long as the model is."""
+
+    def __init__(self, vocab: Any) -> None:
+        self._lib = native.lib()
+        self.handle = vocab
+        self.n_vocab: int = self._lib.llama_vocab_n_tokens(vocab)
+        self._pieces: dict[int, bytes] = {}
+
+    @property
+    def bos(self) -> int | None:
+        """The id of the beginning-of-sequence token, None where the vocabulary has none."""
+        return _id_or_none(self._lib.llama_vocab_bos(self.handle))
+
+    @property
+    def eos(self) -> int | None:
+        """The id of the end-of-sequence token, None where the vocabulary has none."""
+        return _id_or_none(self._lib.llama_vocab_eos(self.handle))
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether the model wants every sequence to start with BOS."""
+        return bool(self._lib.llama_vocab_get_add_bos(self.handle)) and self.bos is not None
+
+    def tokenize(self, text: str, *, parse_special: bool) -> list[int]:
+        """The ids of `text` alone, without BOS or EOS; NUL is a character like any other.
+
+        parse_special: whether the text of a control token becomes that token (template text) or stays text (user text).
+        Raises ModelError where the vocabulary cannot tokenize at all.
+        """
+        data = text.encode("utf-8", "surrogatepass")
+        capacity = len(data) + 16
+        for _ in range(2):
+            buffer = (ctypes.c_int32 * capacity)()
+            count = self._lib.llama_tokenize(self.handle, data, len(data), buffer, capacity, False, parse_special)
+            if count >= 0:
+                return buffer[:count]
+            capacity = -count
+        raise ModelError("the model's tokenizer cannot tokenize this text")
+
+    def tokenize_fragments(self, fragments: Iterable[tuple[str, bool]]) -> list[int]:
+        """The ids of consecutive (text, parse_special) fragments, as if they were one text cut at their borders."""
+        ids: list[int] = []
+        for text, parse_special in fragments:
+            ids += (
+                self._continue(text, parse_special=parse_special)
+                if ids
+                else self.tokenize(text, parse_special=parse_special)
+            )
+        return ids
+
+    def _continue(self, text: str, *, parse_special: bool) -> list[int]:
+        # SentencePiece vocabularies put a space before every text they are given. In the middle of a text that is
+        # wrong, so the fragment is tokenized behind a newline, whose own ids are then taken off again.
+        lead = self._newline_ids
+        ids = self.tokenize("\n" + text, parse_special=parse_special)
+        return ids[len(lead) :] if ids[: len(lead)] == lead else self.tokenize(text, parse_special=parse_special)
+
+    @functools.cached_property
+    def _newline_ids(self) -> list[int]:
+        return self.tokenize("\n", parse_special=False)
+
+    def with_bos(self, ids: Sequence[int]) -> list[int]:
+        """`ids` with exactly one BOS in front where the model wants one; unchanged where it does not."""
+        if not self.adds_bos:
+            return list(ids)
+        start = 0
+        while start < len(ids) and ids[start] == self.bos:
+            start += 1
+        return [self.bos, *ids[start:]]  # type: ignore[list-item]  # adds_bos implies bos is not None
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes that `token` adds to a text; b"" for a control token unless `special`."""
+        key = token if not special else ~token
+        if (found := self._pieces.get(key)) is None:
+            found = self._pieces[key] = self._read_piece(token, special=special)
+        return found
+
+    def _read_piece(self, token: int, *, special: bool) -> bytes:
+        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+        count = self._lib.llama_token_to_piece(self.handle, token, buffer, _PIECE_BYTES, 0, special)
+        if count < 0:
+            buffer = ctypes.create_string_buffer(-count)
+            count = self._lib.llama_token_to_piece(self.handle, token, buffer, -count, 0, special)
+        return buffer.raw[: max(count, 0)]
+
+    def text_of(self, token: int) -> str:
+        """The vocabulary's own spelling of `token`, as it stands in the file."""
+        return (self._lib.llama_vocab_get_text(self.handle, token) or b"").decode("utf-8", "replace")
+
+    def is_end(self, token: int) -> bool:
+        """Whether `token` ends a generation (any end-of-generation token, not EOS alone)."""
+        return bool(self._lib.llama_vocab_is_eog(self.handle, token))
+
+    def is_special(self, token: int) -> bool:
+        """Whether `token` is a control or unknown token, or one defined by the model's author."""
+        return bool(self._lib.llama_vocab_get_attr(self.handle, token) & (_UNKNOWN | _CONTROL | _USER_DEFINED))
+
+    @functools.cached_property
+    def special_ids(self) -> tuple[int, ...]:
+        """Every special token, in id order: one pass over the vocabulary, made when first asked for."""
+        attr, mask = self._lib.llama_vocab_get_attr, _UNKNOWN | _CONTROL | _USER_DEFINED
+        return tuple(i for i in range(self.n_vocab) if attr(self.handle, i) & mask)
+
+    @functools.cached_property
+    def special_texts(self) -> frozenset[str]:
+        """The texts that parse_special turns into tokens."""
+        return frozenset(filter(None, (self.text_of(i) for i in self.special_ids)))
+
+    @functools.cached_property
+    def end_ids(self) -> tuple[int, ...]:
+        """Every end-of-generation token."""
+        is_eog = self._lib.llama_vocab_is_eog
+        return tuple(i for i in range(self.n_vocab) if is_eog(self.handle, i))
+
+    def longest_piece_bytes(self) -> int:
+        """The most text one token can stand for: a lower bound for a text's token count, without tokenizing it."""
+        return max((len(self.piece(i)) for i in range(self.n_vocab)), default=1) or 1
+
+
+def _id_or_none(token: int) -> int | None:
+    return None if token == _NULL_TOKEN else token

@@ -1,0 +1,151 @@
+"""What the other packages need to know of a model: a small record, read from the headers, that fits in a JSON file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from llmcli.models.gguf_header import GgufHeader
+from llmcli.models.gguf_keys import Keys
+from llmcli.models.gguf_types import FILE_TYPES, GGML_TYPES
+from llmcli.models.layers import Layers, read_layers
+
+NO_VOCABULARY = frozenset({"no_vocab", "none"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model, without its vocabulary and weights.
+
+    n_layer              layers that answer; extra prediction layers (MTP) are not counted
+    n_head               query heads of the first attention layer
+    n_head_kv            per layer; 0: this layer keeps nothing in the KV cache
+    window_layers        per layer: it sees the last `sliding_window` positions only
+    n_embd_head_k, …_v   width of a head; the _swa ones hold for the window layers
+    mla                  latent attention: keys are cached, values are not
+    indexer_width        values per position and indexer layer beside the KV cache (sparse attention); 0: none
+    recurrent_state_bytes  of all layers together, per sequence; 0: no recurrent layers
+    longest_token_bytes  of the vocabulary: a text of n bytes has at least n / longest_token_bytes tokens
+    n_positions          how many positions the model has embeddings for, where they are learned; a context beyond
+                         that kills the process
+    quant                the file type ("Q4_K_M"), else the most frequent tensor type
+    tensor_bytes         of the weights alone; file_bytes: of all files
+    shards               absolute paths, in order; one for a model in one file
+    """
+
+    architecture: str
+    name: str | None
+    license: str | None
+    n_ctx_train: int
+    n_layer: int
+    n_embd: int
+    n_head: int
+    n_head_kv: tuple[int, ...]
+    n_embd_head_k: int
+    n_embd_head_v: int
+    n_embd_head_k_swa: int
+    n_embd_head_v_swa: int
+    sliding_window: int | None
+    window_layers: tuple[bool, ...]
+    mla: bool
+    indexer_width: int
+    indexer_layers: int
+    recurrent_state_bytes: int
+    n_expert: int
+    n_expert_used: int
+    n_vocab: int
+    tokenizer_model: str
+    longest_token_bytes: int
+    has_chat_template: bool
+    n_positions: int | None
+    quant: str
+    n_params: int
+    tensor_bytes: int
+    file_bytes: int
+    shards: tuple[str, ...]
+
+    @property
+    def bpw(self) -> float:
+        """Bits per weight, over all tensors."""
+        return self.tensor_bytes * 8 / self.n_params
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """False for a test file without a tokenizer: asking llama.cpp to tokenize with it kills the process."""
+        return self.tokenizer_model not in NO_VOCABULARY
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return asdict(self)
+
+
+_TUPLES = ("n_head_kv", "window_layers", "shards")
+
+
+def facts_from_json(data: Any) -> ModelFacts:
+    """The inverse of `as_json`. Raises ValueError for anything else."""
+    if not isinstance(data, dict) or set(data) != {field.name for field in fields(ModelFacts)}:
+        raise ValueError("not the fields of a model")
+    if not all(isinstance(data[name], (list, tuple)) for name in _TUPLES):
+        raise ValueError("not the lists of a model")
+    return ModelFacts(**{**data, **{name: tuple(data[name]) for name in _TUPLES}})
+
+
+def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> ModelFacts:
+    """The facts of a model from its header, or from those of its shards in order; they have passed check.py."""
+    first = headers[0]
+    metadata = first.metadata
+    architecture = str(metadata["general.architecture"])
+    keys = Keys(first, architecture)
+    tensors = {tensor.name: tensor for header in headers for tensor in header.tensors}
+    layers: Layers = read_layers(keys)
+    embedding = tensors["token_embd.weight"]
+    positions = tensors.get("position_embd.weight")
+    return ModelFacts(
+        architecture=architecture,
+        name=keys.text("general.name"),
+        license=_text_or_none(metadata, "general.license"),
+        n_ctx_train=keys.required(keys.own("context_length")),
+        n_layer=layers.count,
+        n_embd=keys.required(keys.own("embedding_length")),
+        n_head=next((heads for heads in layers.heads if heads), 0),
+        n_head_kv=layers.cached_heads,
+        n_embd_head_k=layers.key_width,
+        n_embd_head_v=layers.value_width,
+        n_embd_head_k_swa=layers.key_width_window,
+        n_embd_head_v_swa=layers.value_width_window,
+        sliding_window=layers.window,
+        window_layers=layers.window_layers,
+        mla=layers.mla,
+        indexer_width=layers.indexer_width,
+        indexer_layers=layers.indexer_layers,
+        recurrent_state_bytes=layers.recurrent_state_bytes,
+        n_expert=keys.integer(keys.own("expert_count")) or 0,
+        n_expert_used=max(keys.per_layer("expert_used_count", layers.count_all, (0,))),
+        n_vocab=embedding.shape[1],
+        tokenizer_model=keys.text("tokenizer.ggml.model") or "none",
+        longest_token_bytes=longest_token_bytes,
+        has_chat_template=isinstance(metadata.get("tokenizer.chat_template"), str),
+        n_positions=positions.shape[1] if positions and len(positions.shape) > 1 else None,
+        quant=_quant(keys, Counter(tensor.type_id for tensor in tensors.values())),
+        n_params=sum(tensor.elements for tensor in tensors.values()),
+        tensor_bytes=sum(tensor.nbytes for tensor in tensors.values()),
+        file_bytes=sum(header.file_bytes for header in headers),
+        shards=tuple(str(header.path.absolute()) for header in headers),
+    )
+
+
+def _text_or_none(metadata: Mapping[str, Any], key: str) -> str | None:
+    value = metadata.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _quant(keys: Keys, types: Counter[int]) -> str:
+    """A file type of 0 is also what writers leave unset, so it counts only where it fits the tensors."""
+    most_common = GGML_TYPES[types.most_common(1)[0][0]].name
+    file_type = keys.integer("general.file_type")
+    if file_type is None or file_type not in FILE_TYPES or (file_type == 0 and most_common != "F32"):
+        return most_common
+    return FILE_TYPES[file_type]

@@ -1,0 +1,334 @@
+"""Reads the header of a GGUF file: the metadata and the list of tensors, never the weights.
+
+The file is hostile until shown otherwise. Every count is compared with a limit and with what is left of the file
+before anything is allocated, and every failure names the file, the offset, what was expected and what was found.
+Format: docs/gguf.md of ggml; the same checks as ggml/src/gguf.cpp and more. What the numbers mean for a model is not
+known here (see check.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmcli.base.errors import ModelError
+from llmcli.base.text import printable
+from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, Source, shown
+from llmcli.models.gguf_types import GGML_TYPES, REMOVED_TYPES
+from llmcli.models.sniff import MAGIC, what_is
+
+# Limits. The largest real headers (a quarter of a million tokens with their merges, some thousand tensors) reach a
+# tenth of them; a file that keeps to all of them is read in about a second.
+MAX_KEYS = 1 << 14
+MAX_TENSORS = 1 << 16
+MAX_STRING_BYTES = 16 << 20
+MAX_ARRAY_ITEMS = 1 << 24
+MAX_NAME_BYTES = 63  # GGML_MAX_NAME holds one more for the final NUL
+MAX_DIMENSIONS = 4
+MAX_ALIGNMENT_BYTES = 1 << 20
+DEFAULT_ALIGNMENT_BYTES = 32
+
+STRING, ARRAY = 8, 9
+_SCALARS: dict[int, tuple[str, str]] = {  # number -> name, struct code
+    0: ("u8", "B"),
+    1: ("i8", "b"),
+    2: ("u16", "H"),
+    3: ("i16", "h"),
+    4: ("u32", "I"),
+    5: ("i32", "i"),
+    6: ("f32", "f"),
+    7: ("bool", "?"),
+    10: ("u64", "Q"),
+    11: ("i64", "q"),
+    12: ("f64", "d"),
+}
+_TYPE_NAMES = {number: name for number, (name, _) in _SCALARS.items()} | {STRING: "str", ARRAY: "arr"}
+_READERS = {number: struct.Struct("<" + code) for number, (_, code) in _SCALARS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArray:
+    """An array of the metadata, kept as the file's bytes: most are large and nobody asks for them.
+
+    item_type  the name of the elements' type: "str", "u32", "f32" …
+    """
+
+    item_type: str
+    count: int
+    data: bytes
+
+    def values(self) -> tuple[Any, ...]:
+        """The elements of an array of numbers or booleans. Raises TypeError for one of strings."""
+        for name, code in _SCALARS.values():
+            if name == self.item_type:
+                return struct.unpack(f"<{self.count}{code}", self.data)
+        raise TypeError(f"an array of {self.item_type} holds no numbers")
+
+    def strings(self) -> list[bytes]:
+        """The elements of an array of strings. Raises TypeError for one of numbers."""
+        if self.item_type != "str":
+            raise TypeError(f"an array of {self.item_type} holds no strings")
+        found, position, unpack, data = [], 0, U64.unpack_from, self.data
+        for _ in range(self.count):
+            (size,) = unpack(data, position)
+            start = position + 8
+            position = start + size
+            found.append(data[start:position])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """One entry of the tensor list.
+
+    shape   ggml order: the fastest dimension first, at least one
+    offset  from the start of the data, in bytes
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    offset: int
+    nbytes: int
+
+    @property
+    def elements(self) -> int:
+        """How many weights it holds."""
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """What a GGUF file says about itself.
+
+    metadata     key -> bool, int, float, str or GgufArray
+    value_types  key -> the name of the value's type; "arr" for an array
+    alignment    of the tensor data, in bytes
+    data_offset  where the tensor data starts, in bytes from the start of the file
+    """
+
+    path: Path
+    version: int
+    byte_order: str
+    metadata: Mapping[str, Any]
+    value_types: Mapping[str, str]
+    tensors: tuple[GgufTensor, ...]
+    alignment: int
+    data_offset: int
+    file_bytes: int
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read and check the header of `path`.
+
+    Raises ModelError (what is wrong and where) for anything that is not a whole, little-endian GGUF of version 2 or 3.
+    """
+    with Source(path) as source:
+        version, tensor_count, key_count = _read_preamble(source)
+        metadata, value_types = _read_metadata(source, key_count)
+        alignment = _alignment(source, metadata, value_types)
+        tensors = tuple(_read_tensors(source, tensor_count))
+        data_offset = _padded(source.position, alignment) if tensors else source.position
+        _check_extents(source, tensors, data_offset, alignment)
+        return GgufHeader(
+            path=path,
+            version=version,
+            byte_order="little",
+            metadata=metadata,
+            value_types=value_types,
+            tensors=tensors,
+            alignment=alignment,
+            data_offset=data_offset,
+            file_bytes=source.file_bytes,
+        )
+
+
+def _read_preamble(source: Source) -> tuple[int, int, int]:
+    """Magic, version, number of tensors, number of keys."""
+    if source.file_bytes == 0:
+        raise ModelError(f"{shown(source.path)} is an empty file, expected a GGUF file", hint="pull it again")
+    start = source.read_at(0, 1024)
+    if start[:4] != MAGIC:
+        found = what_is(start) or f"something else: it starts with {start[:4]!r}"
+        raise ModelError(f"{shown(source.path)} is {found}; expected a GGUF file, which starts with {MAGIC!r}")
+    source.position = 4
+    version = source.number(U32, "the version")
+    if version and not version & 0xFFFF:
+        raise ModelError(f"{shown(source.path)} is a big-endian GGUF file; llama.cpp here reads little-endian ones")
+    if version == 1:
+        raise ModelError(
+            f"{shown(source.path)} is a GGUF file of version 1 (2023), which llama.cpp no longer reads",
+            hint="pull a newer conversion of this model",
+        )
+    if version not in {2, 3}:
+        source.fail(f"the version is {version}, expected 2 or 3", 4)
+    tensor_count = source.number(U64, "the number of tensors")
+    if tensor_count > MAX_TENSORS:
+        source.fail(f"{tensor_count} tensors are declared, expected at most {MAX_TENSORS}", 8)
+    key_count = source.number(U64, "the number of keys")
+    if key_count > MAX_KEYS:
+        source.fail(f"{key_count} keys are declared, expected at most {MAX_KEYS}", 16)
+    return version, tensor_count, key_count
+
+
+def _read_metadata(source: Source, count: int) -> tuple[dict[str, Any], dict[str, str]]:
+    metadata: dict[str, Any] = {}
+    value_types: dict[str, str] = {}
+    for index in range(count):
+        start = source.position
+        raw = source.text(MAX_STRING_BYTES, f"key {index}")
+        key = raw.decode("utf-8", "surrogateescape")
+        # llama.cpp looks keys up as C strings: what follows a NUL would hide a second value under the same name.
+        if not raw or b"\0" in raw:
+            source.fail(f"key {index} is {_quoted(key)}, expected a name", start)
+        if key in metadata:
+            source.fail(f"key {_quoted(key)} is there twice", start)
+        kind = source.number(U32, f"the type of {_quoted(key)}")
+        metadata[key] = _read_value(source, kind, key)
+        value_types[key] = _TYPE_NAMES[kind]
+    return metadata, value_types
+
+
+def _read_value(source: Source, kind: int, key: str) -> Any:
+    if reader := _READERS.get(kind):
+        return source.number(reader, f"the value of {_quoted(key)}")
+    if kind == STRING:
+        return source.text(MAX_STRING_BYTES, f"the value of {_quoted(key)}").decode("utf-8", "surrogateescape")
+    if kind == ARRAY:
+        return _read_array(source, key)
+    return source.fail(f"{_quoted(key)} has type {kind}, expected 0 to 12", source.position - 4)
+
+
+def _read_array(source: Source, key: str) -> GgufArray:
+    start = source.position
+    kind = source.number(U32, f"the element type of {_quoted(key)}")
+    count = source.number(U64, f"the length of {_quoted(key)}")
+    what = f"the array {_quoted(key)}"
+    if kind == ARRAY:
+        source.fail(f"{what} holds arrays, which llama.cpp does not read; expected numbers or strings", start)
+    if kind not in _TYPE_NAMES:
+        source.fail(f"{what} holds elements of type {kind}, expected 0 to 12", start)
+    if count > MAX_ARRAY_ITEMS:
+        source.fail(f"{what} has {count} elements, expected at most {MAX_ARRAY_ITEMS}", start + 4)
+    first = source.position
+    if kind == STRING:
+        _skip_strings(source, count, what)
+    else:
+        size = count * _READERS[kind].size
+        source.need(size, what)
+        source.position += size
+    return GgufArray(_TYPE_NAMES[kind], count, source.data[first : source.position])
+
+
+def _skip_strings(source: Source, count: int, what: str) -> None:
+    """Step over `count` strings. The one loop that runs once per token of a vocabulary: no calls in it."""
+    source.strings_left -= count
+    if source.strings_left < 0:
+        source.fail(f"with {what} there are more than {MAX_STRINGS} strings, the limit", source.position)
+    if count * 8 > source.file_bytes - source.position:
+        source.fail_short(what, source.position, count * 8)
+    position, data, unpack = source.position, source.data, U64.unpack_from
+    end = len(data)
+    for index in range(count):
+        if position + 8 > end:
+            source.need(8, f"string {index} of {what}", at=position)
+            data, end = source.data, len(source.data)
+        (size,) = unpack(data, position)
+        if size > MAX_STRING_BYTES:
+            source.fail(f"string {index} of {what} is {size} bytes long, expected at most {MAX_STRING_BYTES}", position)
+        position += 8 + size
+        if position > end:
+            source.need(size, f"string {index} of {what}", at=position - size)
+            data, end = source.data, len(source.data)
+    source.position = position
+
+
+def _alignment(source: Source, metadata: Mapping[str, Any], value_types: Mapping[str, str]) -> int:
+    key = "general.alignment"
+    if key not in metadata:
+        return DEFAULT_ALIGNMENT_BYTES
+    value = metadata[key]
+    if value_types[key] != "u32":
+        source.fail(f"{key} has type {value_types[key]}, expected u32", source.position)
+    if not 0 < value <= MAX_ALIGNMENT_BYTES or value & (value - 1):
+        source.fail(f"{key} is {value}, expected a power of two up to {MAX_ALIGNMENT_BYTES}", source.position)
+    return int(value)
+
+
+def _read_tensors(source: Source, count: int) -> Iterator[GgufTensor]:
+    names: set[str] = set()
+    for index in range(count):
+        start = source.position
+        raw = source.text(MAX_NAME_BYTES, f"the name of tensor {index}")
+        name = raw.decode("utf-8", "surrogateescape")
+        if not raw or b"\0" in raw:
+            source.fail(f"the name of tensor {index} is {_quoted(name)}", start)
+        if name in names:
+            source.fail(f"tensor {_quoted(name)} is there twice", start)
+        names.add(name)
+        yield _read_tensor(source, name)
+
+
+def _read_tensor(source: Source, name: str) -> GgufTensor:
+    start = source.position
+    what = f"tensor {_quoted(name)}"
+    dimensions = source.number(U32, f"the shape of {what}")
+    if dimensions > MAX_DIMENSIONS:
+        source.fail(f"{what} has {dimensions} dimensions, expected at most {MAX_DIMENSIONS}", start)
+    shape = tuple(source.number(U64, f"the shape of {what}") for _ in range(dimensions)) or (1,)
+    elements = 1
+    for size in shape:
+        elements *= size
+        if not 0 < size < 1 << 63 or elements >= 1 << 63:
+            source.fail(f"{what} has shape {list(shape)}, expected sizes from 1 and a product below 2^63", start + 4)
+    type_at = source.position
+    type_id = source.number(U32, f"the type of {what}")
+    kind = GGML_TYPES.get(type_id)
+    if kind is None:
+        known = REMOVED_TYPES.get(type_id)
+        found = f"type {type_id} ({known}, which llama.cpp has removed)" if known else f"the unknown type {type_id}"
+        source.fail(f"{what} has {found}", type_at)
+    blocks, rest = divmod(shape[0], kind.block_elements)
+    if rest:
+        source.fail(f"{what} has rows of {shape[0]}, expected a multiple of {kind.block_elements} ({kind.name})", start)
+    nbytes = blocks * kind.block_bytes * (elements // shape[0])
+    return GgufTensor(name, shape, type_id, source.number(U64, f"the offset of {what}"), nbytes)
+
+
+def _check_extents(source: Source, tensors: tuple[GgufTensor, ...], data_offset: int, alignment: int) -> None:
+    """The tensors lie one behind the other, each padded, and all of them inside the file."""
+    expected = end = 0
+    for tensor in tensors:
+        if tensor.offset != expected:
+            problem = f"tensor {_quoted(tensor.name)} is at offset {tensor.offset} of the data, expected {expected}"
+            source.fail(problem, data_offset)
+        end = tensor.offset + tensor.nbytes
+        expected = _padded(end, alignment)
+    missing = data_offset + end - source.file_bytes
+    if missing > 0:
+        raise ModelError(
+            f"{shown(source.path)} is cut off: it has {source.file_bytes} bytes, expected {data_offset + end}; "
+            f"{missing} bytes are missing",
+            hint="the download did not finish: pull it again",
+        )
+    ends = {data_offset + end, data_offset + expected, _padded(data_offset + end, alignment)}
+    if MAGIC in {source.read_at(at, 4) for at in ends}:
+        raise ModelError(
+            f"{shown(source.path)} is several GGUF files glued together: the first ends at offset {data_offset + end}",
+            hint="keep the parts as separate files and name one of them, or join them with `llama-gguf-split --merge`",
+        )
+
+
+def _padded(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def _quoted(name: str) -> str:
+    """A name of the file inside a message: short, harmless on a terminal."""
+    return repr(printable(name[:64])) if len(name) <= 64 else repr(printable(name[:64]) + "…")

@@ -1,0 +1,124 @@
+"""A file that is read forward and never trusted: how much of it is left is asked before anything is taken.
+
+The header of a GGUF file is read into memory piece by piece. Mapping the file would be simpler, but a mapped file that
+shrinks while it is read kills the process (SIGBUS).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from pathlib import Path
+from typing import Any, NoReturn
+
+from llmcli.base.errors import ModelError
+from llmcli.base.text import printable
+
+MAX_HEADER_BYTES = 128 << 20
+MAX_STRINGS = 1 << 21  # in all arrays of a header together
+U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
+_FIRST_READ_BYTES = 1 << 20
+
+
+class Source:
+    """The file, read forward. `data` is what has been read so far, `position` the next byte to look at."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.position = 0
+        self.data = b""
+        self.strings_left = MAX_STRINGS
+        self._handle = open_regular(path)
+        self.file_bytes = os.fstat(self._handle).st_size
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+    def need(self, count: int, what: str, *, at: int | None = None) -> None:
+        """Make `count` bytes from `at` (default: the position) available, or say that the file ends before."""
+        start = self.position if at is None else at
+        end = start + count
+        if end <= len(self.data):
+            return
+        if end > self.file_bytes:
+            self.fail_short(what, start, count)
+        if end > MAX_HEADER_BYTES:
+            self.fail(f"the header is longer than {MAX_HEADER_BYTES} bytes, the limit", start)
+        # Growing by doubling: the bytes are copied at most twice in all.
+        target = min(max(end, 2 * len(self.data), _FIRST_READ_BYTES), self.file_bytes, MAX_HEADER_BYTES)
+        self.data += self.read_at(len(self.data), target - len(self.data))
+        if end > len(self.data):
+            self.fail_short(what, start, count)
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Up to `count` bytes from `offset` on; fewer only at the end of the file."""
+        os.lseek(self._handle, offset, os.SEEK_SET)
+        pieces: list[bytes] = []
+        while count > 0 and (piece := os.read(self._handle, count)):
+            pieces.append(piece)
+            count -= len(piece)
+        return b"".join(pieces)
+
+    def number(self, reader: struct.Struct, what: str) -> Any:
+        """The next number."""
+        self.need(reader.size, what)
+        (value,) = reader.unpack_from(self.data, self.position)
+        self.position += reader.size
+        return value
+
+    def text(self, limit: int, what: str) -> bytes:
+        """A string: its length in 8 bytes, then its bytes."""
+        start = self.position
+        size = self.number(U64, f"the length of {what}")
+        if size > limit:
+            self.fail(f"{what} is {size} bytes long, expected at most {limit}", start)
+        self.need(size, what)
+        self.position += size
+        return self.data[self.position - size : self.position]
+
+    def fail_short(self, what: str, start: int, count: int) -> NoReturn:
+        """The file ends inside its header."""
+        left = max(0, self.file_bytes - start)
+        raise ModelError(
+            f"{shown(self.path)} is cut off: at offset {start}, {what} needs {count} bytes, "
+            f"and the file has {left} left",
+            hint="the download did not finish: pull it again",
+        )
+
+    def fail(self, problem: str, offset: int) -> NoReturn:
+        """Refuse the file for what stands at this offset."""
+        raise ModelError(f"{shown(self.path)} is not a usable GGUF file: at offset {offset}, {problem}")
+
+
+def shown(path: Path) -> str:
+    """A path as it may stand in a message."""
+    return printable(str(path))
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: Path) -> int:
+    """Open a plain file. Nothing else is opened: a pipe would wait for a writer, a device has side effects."""
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+        if kind != stat.S_IFREG:
+            raise ModelError(f"{shown(path)} is {_KINDS.get(kind, 'no plain file')}, expected a GGUF file")
+        # Non-blocking, in case it became a pipe since; the flags are absent on Windows.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        return os.open(path, flags)
+    except FileNotFoundError:
+        raise ModelError(f"{shown(path)} does not exist", hint="`llmcli ls` shows the models that are here") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelError(f"{shown(path)} cannot be read: {printable(reason)}") from None

@@ -1,0 +1,85 @@
+"""From what the hub client raises to one line and a next step. Knows the client's errors by name only.
+
+By name, so that this file needs no import of the client or of the HTTP library under it, which has changed its name
+between versions. Every cause in the chain is looked at: the client wraps the telling error in a vague one.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from llmcli.base.errors import LlmcliError, ModelError
+from llmcli.base.settings import Settings
+from llmcli.base.text import printable
+from llmcli.models.place import as_disk_error
+from llmcli.models.reach import causes, class_names, proxy_for, unreachable
+
+
+def as_llmcli_error(error: Exception, repo_id: str, file: str, settings: Settings, *, has_token: bool) -> LlmcliError:
+    """The error to report for `error`, raised while `file` of `repo_id` was asked for or fetched."""
+    chain = list(causes(error))
+    names = {name for link in chain for name in class_names(link)}
+    repo, where = printable(repo_id), printable(settings.hub_endpoint)
+    if refused := _refusal(chain, names, f"{where}/{repo}", repo, printable(file), has_token=has_token):
+        return refused
+    if disk := _disk_error(chain, settings):
+        return disk
+    if "FileMetadataError" in names:
+        return not_a_hub(settings)
+    if "HFValidationError" in names:
+        return ModelError(f"{repo} is not the name of a repository", hint="write it as owner/repo")
+    if "OfflineModeIsEnabled" in names:
+        return ModelError("the network is switched off", hint="unset HF_HUB_OFFLINE and LLMCLI_OFFLINE")
+    if "Consistency check failed" in str(error):
+        return ModelError(f"the download of {printable(file)} was cut short", hint="try again")
+    target = urlsplit(settings.hub_endpoint)
+    host = target.hostname or where
+    return unreachable(host, proxy_for(target.scheme, host), error)
+
+
+def not_a_hub(settings: Settings) -> ModelError:
+    """For an answer without the hub's own headers: a login portal, or a mirror that is none."""
+    return ModelError(
+        f"what answers at {printable(settings.hub_endpoint)} is not a model hub",
+        hint="check HF_ENDPOINT; or log in to the network first",
+    )
+
+
+def _disk_error(chain: list[BaseException], settings: Settings) -> LlmcliError | None:
+    for link in chain:
+        if not isinstance(link, OSError):
+            continue
+        if isinstance(link, FileNotFoundError) and link.errno and not link.filename:
+            # How the ssl module reports a certificate file that is not there.
+            return ModelError("the file with the CA certificates is missing", hint="correct SSL_CERT_FILE")
+        if found := as_disk_error(link, settings.hub_cache_dir, move_with="HF_HOME"):
+            return found
+    return None
+
+
+def _refusal(
+    chain: list[BaseException], names: set[str], page: str, repo: str, file: str, *, has_token: bool
+) -> ModelError | None:
+    """The answer was no. The hub says 401 for a missing repository as for a private one, and the client knows which."""
+    answers = [getattr(link, "response", None) for link in chain]
+    status = next((answer.status_code for answer in answers if answer is not None), None)
+    if "GatedRepoError" in names and has_token:
+        return ModelError(f"your token has no access to {repo}", hint=f"ask for access at {page}")
+    if "GatedRepoError" in names:
+        return ModelError(
+            f"{repo} is gated and there is no token", hint=f"accept its terms at {page}, then set HF_TOKEN"
+        )
+    if "RepositoryNotFoundError" in names:
+        hint = "check the name; a private repository needs a token that may read it (HF_TOKEN)"
+        return ModelError(f"the hub has no repository {repo}, or it is private", hint=hint)
+    if names & {"RevisionNotFoundError", "EntryNotFoundError"} and status is not None:
+        return ModelError(f"{repo} has no file {file}", hint=f"see what there is at {page}/tree/main")
+    if status == 401:
+        return ModelError("the hub does not accept your token", hint="renew or unset HF_TOKEN")
+    if status == 403:
+        return ModelError(f"the hub refuses {repo}: 403", hint=f"check what your token may read, and {page}")
+    if status == 429:
+        return ModelError("the hub allows no more requests for now: 429", hint="wait some minutes, or set HF_TOKEN")
+    if status is not None:
+        return ModelError(f"the hub answers {status} for {repo}", hint="try again later")
+    return None

@@ -1,0 +1,148 @@
+"""Which model a path is: its facts and the sha256 of its bytes, worked out once and remembered.
+
+Hashing and checking a model takes seconds, so the result is kept under the cache folder, one small file for each
+model, and counts as long as every file of the model is the same by (real path, device, inode, size, time of the last
+change of contents and of metadata). Names are never trusted for contents, not even those of the Hugging Face cache,
+which are meant to be digests. A memo that is damaged, unwritable or of another version costs time, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llmcli.base.errors import ModelError
+from llmcli.base.files import CHUNK_BYTES, atomic_write, make_private_dir
+from llmcli.base.settings import Settings
+from llmcli.models.check import check_model, require_vocabulary
+from llmcli.models.facts import ModelFacts, facts_from_json
+from llmcli.models.gguf_source import open_regular, shown
+from llmcli.models.shards import SHARD_NAME
+
+# To be raised when check.py refuses more than before or ModelFacts changes: memos of the old kind are then no use.
+MEMO_VERSION = 1
+_MEMO_FOLDER = "models"
+_MEMO_MAX_BYTES = 1 << 20
+
+# Of one file: real path, device, inode, size, mtime_ns, ctime_ns.
+_FileIdentity = tuple[str, int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A model that was checked and hashed.
+
+    path        the file to hand to llama.cpp: the model, or its first shard
+    content_id  sha256 of the file's bytes in hex; of a split model the sha256 of its shards' digests, in order
+    """
+
+    path: Path
+    facts: ModelFacts
+    content_id: str
+
+
+def inspect_model(
+    path: Path,
+    settings: Settings,
+    *,
+    on_hash: Callable[[int, int], None] | None = None,
+    need_vocabulary: bool = True,
+) -> Inspected:
+    """Check and identify the model at `path` (any of its shards), or recall what was found for the same files.
+
+    on_hash   told (bytes done, bytes in all) while the files are hashed; not called where the result is remembered
+    Raises ModelError as check_model does, and where a file changes while it is read.
+    """
+    absolute = Path(os.path.abspath(path))
+    memo = settings.cache_dir / _MEMO_FOLDER / f"{_memo_name(absolute)}.json"
+    found = _recall(memo, absolute)
+    if found is None:
+        found, files = _inspect(absolute, on_hash)
+        _remember(memo, found, files)
+    if need_vocabulary:
+        require_vocabulary(found.facts)
+    return found
+
+
+def _inspect(path: Path, on_hash: Callable[[int, int], None] | None) -> tuple[Inspected, list[_FileIdentity]]:
+    """Check, then hash; what is checked and what is hashed must be the same files, so nothing may change meanwhile."""
+    try:
+        facts = check_model(path, need_vocabulary=False)
+        before = [_file_identity(shard) for shard in facts.shards]
+        digests: list[bytes] = []
+        for shard, identity in zip(facts.shards, before, strict=True):
+            done = sum(size for *_, size, _, _ in before[: len(digests)])
+            digests.append(_digest(Path(shard), done, facts.file_bytes, on_hash))
+            if _file_identity(shard) != identity or facts.file_bytes != sum(size for *_, size, _, _ in before):
+                raise ModelError(f"{shown(path)} changed while it was read", hint="wait until it is complete")
+    except OSError as error:
+        raise ModelError(f"{shown(path)} cannot be read: {error.strerror}") from None
+    content_id = digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
+    return Inspected(Path(facts.shards[0]), facts, content_id), before
+
+
+def _digest(path: Path, done: int, total: int, on_hash: Callable[[int, int], None] | None) -> bytes:
+    digest = hashlib.sha256()
+    handle = open_regular(path)
+    try:
+        while chunk := os.read(handle, CHUNK_BYTES):
+            digest.update(chunk)
+            done += len(chunk)
+            if on_hash:
+                on_hash(done, total)
+    finally:
+        os.close(handle)
+    return digest.digest()
+
+
+def _memo_name(path: Path) -> str:
+    """One memo for each file, by whatever link it is reached; a shard counts with the folder its siblings are in."""
+    key = str(path) if SHARD_NAME.match(path.name) else os.path.realpath(path)
+    return hashlib.sha256(os.fsencode(key)).hexdigest()
+
+
+def _file_identity(path: str) -> _FileIdentity:
+    status = os.stat(path)
+    return (
+        os.path.realpath(path),
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _recall(memo: Path, path: Path) -> Inspected | None:
+    try:
+        with open(memo, "rb") as source:
+            data = json.loads(source.read(_MEMO_MAX_BYTES))
+        if data["version"] != MEMO_VERSION:
+            return None
+        facts, content_id = facts_from_json(data["facts"]), str(data["content_id"])
+        if len(facts.shards) == 1:  # the link may be another one than last time
+            facts = replace(facts, shards=(str(path),))
+        now = [list(_file_identity(shard)) for shard in facts.shards]
+        if data["files"] != now or len(content_id) != hashlib.sha256().digest_size * 2:
+            return None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return Inspected(Path(facts.shards[0]), facts, content_id)
+
+
+def _remember(memo: Path, found: Inspected, files: list[_FileIdentity]) -> None:
+    with contextlib.suppress(OSError):
+        data: dict[str, Any] = {
+            "version": MEMO_VERSION,
+            "content_id": found.content_id,
+            "files": files,
+            "facts": found.facts.as_json(),
+        }
+        make_private_dir(memo.parent)
+        atomic_write(memo, json.dumps(data, ensure_ascii=True).encode())

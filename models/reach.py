@@ -1,0 +1,122 @@
+"""Does a host answer in time, and what to say where it does not. Knows proxies; knows nothing of what is fetched.
+
+The standard library only, so that a hub out of reach is found out before the hub client is imported.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from llmcli.base.errors import ModelError
+from llmcli.base.text import printable
+
+_CREDENTIALS = re.compile(r"(//)[^/@\s]*@")
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+T = TypeVar("T")
+
+
+def connect(url: str, ends_at: float) -> None:
+    """Raise ModelError unless the host of `url`, or the proxy in front of it, takes a connection in time."""
+    try:
+        target = urlsplit(url)
+        host, port = target.hostname, target.port or (443 if target.scheme == "https" else 80)
+    except ValueError:
+        host, port = None, 0
+    if not host or target.scheme not in {"http", "https"}:
+        raise ModelError(f"{printable(url)!r} is not the address of a hub", hint="correct or unset HF_ENDPOINT")
+    proxy = proxy_for(target.scheme, host)
+    via = urlsplit(proxy) if proxy else None
+    try:
+        address = (via.hostname or "", via.port or 80) if via else (host, port)
+        within(ends_at, lambda: socket.create_connection(address, max(0.1, ends_at - time.monotonic())).close())
+    except (OSError, ValueError) as error:
+        raise unreachable(host, proxy, error) from None
+
+
+def proxy_for(scheme: str, host: str) -> str | None:
+    """The proxy that the environment (or, on macOS and Windows, the system) sets for `host`; None for none."""
+    from urllib.request import getproxies, proxy_bypass
+
+    proxies = getproxies()
+    found = proxies.get(scheme) or proxies.get("all")
+    if not found or proxy_bypass(host):
+        return None
+    return found if "://" in found else f"http://{found}"
+
+
+def within(ends_at: float, job: Callable[[], T]) -> T:
+    """The result of `job`, raising what it raises, or TimeoutError at `ends_at` (monotonic clock).
+
+    It runs in a thread that is left behind when time is up: a name look-up takes no time limit and no interruption.
+    """
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(job())
+        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(max(0.0, ends_at - time.monotonic()))
+    if failures:
+        raise failures[0]
+    if not results:
+        raise TimeoutError("no answer in time")
+    return results[0]
+
+
+def unreachable(host: str, proxy: str | None, error: BaseException) -> ModelError:
+    """The ModelError for a hub that gave no answer: through a proxy, for want of trust, or at all."""
+    chain = list(causes(error))
+    reason = without_credentials(printable(_reason(chain)))
+    if any(_UNTRUSTED in str(link) for link in chain):
+        return ModelError(
+            f"the certificate of {host} is not trusted: {reason}",
+            hint="where a proxy signs for it, set SSL_CERT_FILE to the file with its CA certificate",
+        )
+    if proxy:
+        return ModelError(
+            f"cannot reach {host} through the proxy {without_credentials(printable(proxy))}: {reason}",
+            hint="check HTTPS_PROXY and HTTP_PROXY, or add the host to NO_PROXY",
+        )
+    return ModelError(f"cannot reach {host}: {reason}", hint="check the network, or give the path of a model")
+
+
+def without_credentials(text: str) -> str:
+    """`text` with the user name and password of every address in it taken out."""
+    return _CREDENTIALS.sub(r"\1", text)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what led to it, outermost first."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def class_names(error: BaseException) -> set[str]:
+    """The names of the error's classes, base classes included."""
+    return {cls.__name__ for cls in type(error).__mro__}
+
+
+def _reason(chain: list[BaseException]) -> str:
+    """The first line of the innermost error that says anything."""
+    for link in reversed(chain):
+        if isinstance(link, TimeoutError) or "TimeoutException" in class_names(link):
+            return "no answer in time"
+        text = (link.strerror if isinstance(link, OSError) else None) or str(link).strip()
+        if text:
+            return text.splitlines()[0]
+    return type(chain[0]).__name__

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +18,6 @@ from typing import Any
 
 from llmcli.base.errors import UsageError
 from llmcli.base.text import printable
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CONFIG_NAME = "config.toml"
 _SECTIONS = {"alias", "folders"}
@@ -141,6 +135,8 @@ def _home(env: Mapping[str, str]) -> Path:
     try:
         return Path.home()
     except RuntimeError:  # no HOME and no entry for this user: a container with an arbitrary uid
+        import tempfile  # 5 ms, and hardly ever needed
+
         temp = env.get("TMPDIR") or tempfile.gettempdir()
         return Path(temp) / f"llmcli-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
 
@@ -152,6 +148,11 @@ def _read_config(path: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise UsageError(f"cannot read {printable(str(path))}: {error.strerror}") from None
+    # Imported where there is a file to read: most calls have none.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -14,7 +14,7 @@ import mmap
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from llmcli.base.files import fsync_dir
@@ -34,7 +34,7 @@ _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLO
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
-def write_temp(temp: Path, buffers: Sequence[memoryview]) -> int:
+def write_temp(temp: Path, buffers: Iterable[memoryview]) -> int:
     """Write `buffers` to the new file `temp`, readable by this user alone, and fsync it. Returns the bytes written.
 
     Raises OSError and then leaves nothing behind. `temp` must lie in the folder of the file it becomes.
@@ -95,10 +95,20 @@ def read_part(path: Path | str, expected_key: bytes, name: str) -> memoryview:
             raise DamagedError(f"{printable(str(path))}: holds another block")
         if (entry := header.parts.get(name)) is None:
             raise DamagedError(f"{printable(str(path))}: has no part {name!r}", removable=False)
-        data = _bytes_of(handle, entry, str(path))
+        return read_entry(handle, entry, str(path))
     finally:
         os.close(handle)
-    check_part(data, entry, printable(str(path)))
+
+
+def read_entry(handle: int, entry: PartEntry, where: str) -> memoryview:
+    """The verified bytes of one part of an open file. Raises DamagedError, naming the file as `where`."""
+    try:
+        data = _map(handle, entry)
+        if data is None:
+            data = memoryview(pread(handle, entry.nbytes, entry.offset))
+    except OSError as error:
+        raise DamagedError(f"{printable(where)}: {error.strerror}", removable=False) from None
+    check_part(data, entry, where)
     return data
 
 
@@ -123,28 +133,23 @@ def _open(path: Path | str) -> int:
 
 
 def _header_of(handle: int, path: str) -> tuple[BlockHeader, os.stat_result]:
-    where = printable(path)
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
-            raise DamagedError(f"{where}: not a regular file", removable=False)
-        head = _pread(handle, MAX_HEADER_BYTES, 0)
-    except OSError as error:
-        raise DamagedError(f"{where}: {error.strerror}", removable=False) from None
-    return parse_header(head, facts.st_size, where), facts
-
-
-def _bytes_of(handle: int, entry: PartEntry, path: str) -> memoryview:
-    try:
-        if entry.nbytes > _SMALL_BYTES and sys.platform == "linux" and (mapped := _map(handle, entry)) is not None:
-            return mapped
-        return memoryview(_pread(handle, entry.nbytes, entry.offset))
+            raise DamagedError(f"{printable(path)}: not a regular file", removable=False)
+        head = pread(handle, min(MAX_HEADER_BYTES, facts.st_size), 0)
     except OSError as error:
         raise DamagedError(f"{printable(path)}: {error.strerror}", removable=False) from None
+    return parse_header(head, facts.st_size, path), facts
 
 
 def _map(handle: int, entry: PartEntry) -> memoryview | None:
-    """A view of the mapped part with all its pages present; None where the system cannot promise that."""
+    """A view of the mapped part with all its pages present; None where the system cannot promise that.
+
+    None for small parts too: reading them is quicker than mapping them.
+    """
+    if entry.nbytes <= _SMALL_BYTES or sys.platform != "linux":
+        return None
     start = entry.offset - entry.offset % mmap.ALLOCATIONGRANULARITY
     length = entry.offset + entry.nbytes - start
     try:
@@ -155,7 +160,7 @@ def _map(handle: int, entry: PartEntry) -> memoryview | None:
     return memoryview(mapped)[entry.offset - start :]
 
 
-def _pread(handle: int, nbytes: int, offset: int) -> bytes:
+def pread(handle: int, nbytes: int, offset: int) -> bytes:
     """Up to `nbytes` from `offset`; fewer only at the end of the file."""
     if not hasattr(os, "pread"):
         os.lseek(handle, offset, os.SEEK_SET)

@@ -23,10 +23,12 @@ from typing import NoReturn
 import xxhash
 
 from llmcli.base.errors import LlmcliError
+from llmcli.base.text import printable
 from llmcli.cache_store.keys import BLOCK_TOKENS, FORMAT_VERSION, KEY_BYTES, NO_KEY, TOKEN_BYTES, Key, Namespace
 
 MAGIC = b"\x89LLMKV\r\n"  # as in PNG: a byte above 127 and a line end, so a text-mode copy is noticed at once
 MAX_HEADER_BYTES = 4096
+MAX_FILE_BYTES = 4 << 30  # no model comes near; a made-up sparse file could otherwise ask for any amount
 MAX_PARTS = 8
 MAX_PREVIEW_BYTES = 512
 PART_NAME_BYTES = 16
@@ -122,6 +124,8 @@ def pack_header(block: NewBlock) -> bytes:
     for name, data in block.parts.items():
         entries.append(_PART.pack(_pack_name(name), offset, data.nbytes, xxhash.xxh3_128_digest(data)))
         offset += data.nbytes
+    if offset > MAX_FILE_BYTES:
+        raise ValueError(f"a block of {offset} bytes")
     fixed = _FIXED.pack(
         MAGIC, FORMAT_VERSION, header_bytes, offset, block.key, block.parent, block.grandparent,
         block.namespace.fingerprint, block.namespace.salt, block.start_tokens, n_tokens, len(block.parts),
@@ -141,9 +145,9 @@ def parse_header(data: bytes, file_bytes: int, where: str) -> BlockHeader:
     (_, version, header_bytes, stated_bytes, key, parent, grandparent, fingerprint, salt, start, n_tokens, n_parts,
      flags, preview_bytes, created_s) = _FIXED.unpack_from(data)  # fmt: skip
     if version != FORMAT_VERSION:
-        raise DamagedError(f"{where}: format {version}, this llmcli reads {FORMAT_VERSION}", removable=False)
-    if stated_bytes != file_bytes:
-        _damaged(where, f"{file_bytes} bytes, expected {stated_bytes}")
+        raise DamagedError(f"{printable(where)}: format {version}, this llmcli reads {FORMAT_VERSION}", removable=False)
+    if stated_bytes != file_bytes or file_bytes > MAX_FILE_BYTES:
+        _damaged(where, f"{file_bytes} bytes, expected {min(stated_bytes, MAX_FILE_BYTES)}")
     body_bytes = _FIXED.size + _PART.size * n_parts + TOKEN_BYTES * n_tokens + preview_bytes + CHECKSUM_BYTES
     if not body_bytes <= header_bytes <= min(len(data), MAX_HEADER_BYTES) or flags & ~_INEXACT:
         _damaged(where, "a header with wrong lengths")
@@ -159,6 +163,13 @@ def parse_header(data: bytes, file_bytes: int, where: str) -> BlockHeader:
         not flags & _INEXACT, data[preview_at : preview_at + preview_bytes].decode("utf-8", "replace"), created_s,
         header_bytes, file_bytes, _parse_parts(data, n_parts, header_bytes, file_bytes, where),
     )  # fmt: skip
+
+
+def stated_file_bytes(data: bytes) -> int | None:
+    """How long the block file that starts with `data` says it is; None where it is no block file. Not checked."""
+    if len(data) < _FIXED.size or not data.startswith(MAGIC):
+        return None
+    return int(_FIXED.unpack_from(data)[3])
 
 
 def _parse_parts(data: bytes, n_parts: int, offset: int, file_bytes: int, where: str) -> dict[str, PartEntry]:
@@ -190,7 +201,7 @@ def _pack_name(name: str) -> bytes:
 
 
 def _damaged(where: str, what: str) -> NoReturn:
-    raise DamagedError(f"{where}: {what}")
+    raise DamagedError(f"{printable(where)}: {what}")
 
 
 assert _FIXED.size + _PART.size * MAX_PARTS + BLOCK_TOKENS * TOKEN_BYTES + MAX_PREVIEW_BYTES <= MAX_HEADER_BYTES - 128  # noqa: S101

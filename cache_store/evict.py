@@ -145,7 +145,7 @@ def _evict(connection: sqlite3.Connection, layout: Layout, leaf: Leaf, reason: s
     """Remove a leaf; 0 where it was used after `until_s`, which the row then learns."""
     path = layout.block(leaf.parent, leaf.key)
     try:
-        used_s = path.stat().st_mtime
+        used_s = os.stat(path).st_mtime
     except OSError:
         used_s = leaf.used_s
     if used_s > until_s + _SAME_TIME_S:
@@ -182,7 +182,7 @@ def _is(connection: sqlite3.Connection, key: Key, token_bytes: int, exact: bool)
     return row is not None and (row[0] * TOKEN_BYTES, bool(row[1])) == (token_bytes, exact)
 
 
-def _size(path: os.PathLike[str]) -> int:
+def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
     except OSError:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from llmcli.base.text import printable
 from llmcli.cache_store.block_format import BlockHeader
@@ -31,9 +32,10 @@ from llmcli.cache_store.index_schema import (
     journal_mode,
 )
 
-_BUSY_TIMEOUT_S = 5.0
+_OPTIONS: Any = {"timeout": 5.0, "isolation_level": None, "check_same_thread": False}  # seconds; BEGIN is written out
 _FILL_TIMEOUT_S = 30.0
 _POLL_S = 0.02
+_GLANCE_S = 0.05
 Headers = Callable[[], Iterable[tuple[BlockHeader, float]]]
 
 
@@ -62,13 +64,19 @@ class Index:
 
     @contextlib.contextmanager
     def reading(self, *, build: bool = True) -> Iterator[sqlite3.Connection | None]:
-        """A connection to read from. None where there is no good index and `build` forbids the time to make one."""
-        with self._lock:
-            connection = self._ready(build=build)
-            try:
-                yield connection
-            except (sqlite3.Error, BrokenIndexError) as error:
-                self._failed(error)
+        """A connection to read from. None where there is no good index and `build` forbids the time to make one.
+
+        An SQLite error inside the body ends the body quietly; set the result for that case before.
+        """
+        if not self._lock.acquire(timeout=-1 if build else _GLANCE_S):
+            yield None  # another thread is writing, or making the index
+            return
+        try:
+            yield self._ready(build=build)
+        except (sqlite3.Error, BrokenIndexError) as error:
+            self._failed(error)
+        finally:
+            self._lock.release()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection | None]:
@@ -137,7 +145,7 @@ class Index:
             return -1
 
     def _open_patiently(self) -> sqlite3.Connection | None:
-        """Open and fill; where another process is filling the same file, wait for it (WAL mode is set without a wait)."""
+        """Open and fill; wait where another process is filling the same file (setting WAL does not wait by itself)."""
         deadline = time.monotonic() + _FILL_TIMEOUT_S
         while True:
             try:
@@ -149,14 +157,15 @@ class Index:
 
     def _open(self, *, build: bool) -> sqlite3.Connection | None:
         if self._in_memory:
-            return self._fill(_connect(":memory:")) if build else None
+            return self._fill(_set_up(sqlite3.connect(":memory:", **_OPTIONS))) if build else None
         if not build and not self._path.exists():
             return None
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # SQLite would use the umask
             os.chmod(self._path, 0o600)
-        connection = _connect(str(self._path))
+        connection = sqlite3.connect(str(self._path), **_OPTIONS)
         try:
+            _set_up(connection)
             if self._is_good(connection):
                 return connection
             if build:
@@ -244,8 +253,7 @@ class Index:
                 connection.execute("ROLLBACK")
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+def _set_up(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.text_factory = _decode
     # NORMAL: in WAL mode no fsync per commit. Rows lost in a power cut are looked after by the next opening.
     for pragma in ("synchronous=NORMAL", "trusted_schema=OFF", "cell_size_check=ON", "temp_store=MEMORY"):
@@ -262,7 +270,7 @@ def _is_busy(error: sqlite3.OperationalError) -> bool:
 
 
 def _unlink_database(path: Path) -> None:
-    """Remove the file and what SQLite keeps beside it; the side files first, or they would be taken for the new one's."""
+    """Remove the file and what lies beside it; the side files first, or the next file would inherit them."""
     for suffix in ("-wal", "-shm", "-journal", ""):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{path}{suffix}")

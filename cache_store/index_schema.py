@@ -21,12 +21,18 @@ PAGE_BYTES = 8192  # a row of children is up to 1.1 KB; with 4096 SQLite would g
 MAX_GONE = 20_000
 _NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "9p", "afs", "lustre", "gpfs", "ceph", "gluster", "fuse.sshfs", "beegfs")
 
-SCHEMA = (
+_BLOCKS = (
     "CREATE TABLE blocks (key BLOB PRIMARY KEY, parent BLOB NOT NULL, fingerprint BLOB NOT NULL, salt BLOB NOT NULL,"
     " start_tokens INTEGER NOT NULL, n_tokens INTEGER NOT NULL, nbytes INTEGER NOT NULL, created_s REAL NOT NULL,"
-    " used_s REAL NOT NULL, hits INTEGER NOT NULL, exact INTEGER NOT NULL, preview TEXT NOT NULL) WITHOUT ROWID",
+    " used_s REAL NOT NULL, hits INTEGER NOT NULL, exact INTEGER NOT NULL, preview TEXT NOT NULL) WITHOUT ROWID"
+)
+_CHILDREN = (
     "CREATE TABLE children (parent BLOB NOT NULL, tokens BLOB NOT NULL, key BLOB NOT NULL,"
-    " PRIMARY KEY (parent, tokens, key)) WITHOUT ROWID",
+    " PRIMARY KEY (parent, tokens, key)) WITHOUT ROWID"
+)
+SCHEMA = (
+    _BLOCKS,
+    _CHILDREN,
     "CREATE INDEX blocks_by_use ON blocks (used_s)",
     "CREATE TABLE gone (key BLOB PRIMARY KEY, reason TEXT NOT NULL, gone_s REAL NOT NULL) WITHOUT ROWID",
     "CREATE TABLE counters (name TEXT PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID",

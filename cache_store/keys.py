@@ -10,6 +10,7 @@ all tokens from position 0 on. Token ids are little-endian int32, as in the C AP
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -68,11 +69,13 @@ class Namespace:
     @property
     def root(self) -> Key:
         """The key that stands for "no tokens yet"."""
-        return Key(_digest(b"root", self.fingerprint, self.salt))
+        return _root(self.fingerprint, self.salt)
 
     def key(self, parent: Key, tokens: bytes, *, exact: bool) -> Key:
         """The key of the block that continues `parent` with `tokens` (packed by `pack_tokens`)."""
-        return Key(_digest(b"block", self.fingerprint, self.salt, parent, b"\1" if exact else b"\0", tokens))
+        digest = _block_start(self.fingerprint, self.salt).copy()
+        digest.update(_field(parent) + _field(b"\1" if exact else b"\0") + _field(tokens))
+        return Key(digest.digest())
 
 
 def salt_digest(salt: str) -> bytes:
@@ -114,6 +117,25 @@ def common_tokens(one: bytes, two: bytes) -> int:
     return lowest_set_bit // (8 * TOKEN_BYTES)
 
 
-def _digest(purpose: bytes, *fields: bytes) -> bytes:
+def _field(value: bytes) -> bytes:
+    return len(value).to_bytes(4, "little") + value
+
+
+def _start(purpose: bytes, *fields: bytes) -> hashlib._Hash:
     parts = (b"llmcli prefix store", FORMAT_VERSION.to_bytes(4, "little"), purpose, *fields)
-    return hashlib.sha256(b"".join(len(part).to_bytes(4, "little") + part for part in parts)).digest()
+    return hashlib.sha256(b"".join(map(_field, parts)))
+
+
+def _digest(purpose: bytes, *fields: bytes) -> bytes:
+    return _start(purpose, *fields).digest()
+
+
+# One namespace is used for hundreds of keys in a row.
+@functools.lru_cache(maxsize=64)
+def _root(fingerprint: bytes, salt: bytes) -> Key:
+    return Key(_digest(b"root", fingerprint, salt))
+
+
+@functools.lru_cache(maxsize=64)
+def _block_start(fingerprint: bytes, salt: bytes) -> hashlib._Hash:
+    return _start(b"block", fingerprint, salt)

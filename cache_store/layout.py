@@ -1,12 +1,12 @@
 """Where everything lies under the root. The file names alone carry the tree; no index is needed to walk it.
 
-    ROOT/v1/                                    one folder per format version, 0700
-        blocks/<2 hex of parent>/<parent>-<key>.kv    256 folders; the children of a block are found by its name
-        fingerprints/<digest>.json              the description of a fingerprint
-        fingerprints/<digest>.notes             what was learnt about it: rates, self-test
-        names/<name in hex>                     a name or a pin
-        writers/<pid>-<random>                  one locked file per process that writes
-        index.sqlite                            order of use, previews, counters; rebuilt when lost
+ROOT/v1/                                    one folder per format version, 0700
+blocks/<2 hex of parent>/<parent>-<key>.kv    256 folders; the children of a block are found by its name
+fingerprints/<digest>.json              the description of a fingerprint
+fingerprints/<digest>.notes             what was learnt about it: rates, self-test
+names/<name in hex>                     a name or a pin
+writers/<pid>-<random>                  one locked file per process that writes
+index.sqlite                            order of use, previews, counters; rebuilt when lost
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmcli.cache_store.keys import FORMAT_VERSION, Key
@@ -38,6 +38,10 @@ class Layout:
     """The paths of one store."""
 
     root: Path
+    _blocks: str = field(init=False, repr=False)  # paths of blocks are made by the hundred: as text, not as Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_blocks", str(self.blocks))
 
     @property
     def base(self) -> Path:
@@ -73,13 +77,14 @@ class Layout:
         """What must exist before the first write; the block folders come with their first block."""
         return (self.base, self.blocks, self.fingerprints, self.names, self.writers)
 
-    def shard(self, parent: Key) -> Path:
+    def shard(self, parent: Key) -> str:
         """The folder that holds the children of `parent`."""
-        return self.blocks / parent[:1].hex()
+        return f"{self._blocks}{os.sep}{parent[:1].hex()}"
 
-    def block(self, parent: Key, key: Key) -> Path:
+    def block(self, parent: Key, key: Key) -> str:
         """The file of the block `key` behind `parent`."""
-        return self.shard(parent) / f"{parent.hex()}-{key.hex()}{BLOCK_SUFFIX}"
+        behind = parent.hex()
+        return f"{self._blocks}{os.sep}{behind[:2]}{os.sep}{behind}-{key.hex()}{BLOCK_SUFFIX}"
 
     def children(self, parent: Key, *, max_seen: int, max_found: int) -> tuple[list[Key], bool]:
         """Keys stored behind `parent`, and whether these are all.

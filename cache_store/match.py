@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from llmcli.base.text import printable
 from llmcli.cache_store.block_file import read_header
 from llmcli.cache_store.block_format import BlockHeader, DamagedError
 from llmcli.cache_store.keys import (
@@ -48,7 +48,9 @@ class BlockRef:
     exact: bool
     part_bytes: dict[str, int]
     file_bytes: int
-    path: Path
+    preview: str
+    created_s: float
+    path: str
 
     @property
     def n_tokens(self) -> int:
@@ -66,11 +68,12 @@ class BlockRef:
         return unpack_tokens(self.tokens)
 
     @classmethod
-    def of(cls, header: BlockHeader, path: Path) -> BlockRef:
+    def of(cls, header: BlockHeader, path: str) -> BlockRef:
         """The block with this header at this path."""
         return cls(
             header.key, header.parent, header.grandparent, header.start_tokens, header.tokens, header.exact,
-            {name: entry.nbytes for name, entry in header.parts.items()}, header.file_bytes, path,
+            {name: entry.nbytes for name, entry in header.parts.items()}, header.file_bytes, header.preview,
+            header.created_s, path,
         )  # fmt: skip
 
 
@@ -127,7 +130,7 @@ class Walk:
     exact_only: bool
     ending_part: str | None
     expired: Callable[[float], bool]
-    on_damage: Callable[[Path, Key, DamagedError], None]
+    on_damage: Callable[[str, Key, DamagedError], None]
     neighbours: Callable[[Key, bytes], list[Key] | None]
     saw_expired: bool = False
     _best: _Node | None = None
@@ -188,8 +191,8 @@ class Walk:
         for exact in (True, False):
             if (exact and not after_exact) or (self.exact_only and not exact):
                 continue
-            ref = self._open(node, self.namespace.key(parent, tokens, exact=exact))
-            if ref is not None and ref.tokens == tokens:
+            ref = self._open(node, self.namespace.key(parent, tokens, exact=exact), tokens)
+            if ref is not None:
                 return ref
         return None
 
@@ -207,12 +210,15 @@ class Walk:
             if ref is not None and (shared := common_tokens(ref.tokens, rest)):
                 yield ref, shared
 
-    def _open(self, node: _Node, key: Key) -> BlockRef | None:
-        """The usable block `key` behind `node`; None where there is none."""
+    def _open(self, node: _Node, key: Key, tokens: bytes | None = None) -> BlockRef | None:
+        """The usable block `key` behind `node`; None where there is none.
+
+        tokens   what the block must hold, where `key` was computed from it; else the key is computed from the block
+        """
         path = self.layout.block(self._key_of(node), key)
         try:
             header, facts = read_header(path)
-            self._require(header, node, key, path)
+            self._require(header, node, key, tokens, path)
         except FileNotFoundError:
             return None
         except DamagedError as error:
@@ -225,12 +231,14 @@ class Walk:
             return None
         return BlockRef.of(header, path)
 
-    def _require(self, header: BlockHeader, node: _Node, key: Key, path: Path) -> None:
+    def _require(self, header: BlockHeader, node: _Node, key: Key, tokens: bytes | None, path: str) -> None:
         """Raises DamagedError unless the block belongs exactly here."""
-        before = node.ref.parent if node.ref else NO_KEY
-        here = (header.key, header.parent, header.grandparent, header.start_tokens, header.namespace)
-        if here != (key, self._key_of(node), before, node.end_tokens, self.namespace) or not header.key_is_its_own():
-            raise DamagedError(f"{path}: holds another block")
+        parent, before = (node.ref.key, node.ref.parent) if node.ref else (self.namespace.root, NO_KEY)
+        ok = header.key == key and header.parent == parent and header.grandparent == before
+        ok = ok and header.start_tokens == node.end_tokens and header.fingerprint == self.namespace.fingerprint
+        ok = ok and header.salt == self.namespace.salt
+        if not ok or not (header.key_is_its_own() if tokens is None else header.tokens == tokens):
+            raise DamagedError(f"{printable(path)}: holds another block")
 
     def _consider(self, node: _Node) -> None:
         if self.ending_part and (node.ref is None or self.ending_part not in node.ref.part_bytes):

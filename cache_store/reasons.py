@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from enum import Enum
 
+from llmcli.base.text import printable
+from llmcli.cache_store.block_file import read_header
+from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.keys import BLOCK_TOKENS, TOKEN_BYTES, Fingerprint, Namespace, Scalar, common_tokens
 from llmcli.cache_store.layout import Layout
 from llmcli.cache_store.match import MAX_FOUND_CHILDREN, MAX_SEEN_NAMES
-from llmcli.cache_store.block_file import read_header
-from llmcli.cache_store.block_format import DamagedError
 
 _KV_TYPES = {"type_k", "type_v"}
 _MAX_NAMED = 3
@@ -63,7 +65,7 @@ def _has_beginning(layout: Layout, namespace: Namespace, prompt: bytes) -> bool:
     first = prompt[: BLOCK_TOKENS * TOKEN_BYTES]
     if len(first) == BLOCK_TOKENS * TOKEN_BYTES:
         keys = (namespace.key(namespace.root, first, exact=exact) for exact in (True, False))
-        if any(layout.block(namespace.root, key).exists() for key in keys):
+        if any(os.path.exists(layout.block(namespace.root, key)) for key in keys):
             return True
     found, _ = layout.children(namespace.root, max_seen=MAX_SEEN_NAMES, max_found=MAX_FOUND_CHILDREN)
     for key in found:
@@ -78,5 +80,5 @@ def _has_beginning(layout: Layout, namespace: Namespace, prompt: bytes) -> bool:
 
 def _word(value: Scalar) -> str:
     """A fact, short enough for a line: long digests are cut."""
-    text = "nothing" if value is None else str(value)
+    text = "nothing" if value is None else printable(str(value))
     return text if len(text) <= 24 else text[:12] + "…"

@@ -21,11 +21,12 @@ from llmcli.base.files import file_lock
 from llmcli.cache_store.block_file import remove
 from llmcli.cache_store.layout import TEMP_PREFIX, Layout
 
+_INHERITED: list[contextlib.ExitStack] = []
 _UNLOCKABLE_AGE_S = 24 * 3600.0  # where locks do not work a marker counts as alive for a day
 
 
 class Writer:
-    """This process's marker: made by the first write, removed by `end`."""
+    """The marker of this process: made by the first write, removed by `end`."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -50,10 +51,13 @@ class Writer:
     def _begin(self) -> None:
         if self._pid == os.getpid():
             return
-        # After a fork the child shares its parent's lock but must not share its names.
+        if self._pid:
+            # After a fork the child shares its parent's lock, and must neither use its names nor let go of the lock.
+            _INHERITED.append(self._held)
         self._held = contextlib.ExitStack()
         name = f"{os.getpid():x}-{secrets.token_hex(4)}"
         unseen = self._layout.writers / f"{TEMP_PREFIX}{name}"
+        os.close(os.open(unseen, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with contextlib.suppress(OSError):  # no locks here: the marker's age has to do
             self._held.enter_context(file_lock(unseen, timeout_s=0))
         # Locked first and named afterwards: nobody can take it for a dead one in between.
@@ -85,9 +89,7 @@ def sweep_temps(layout: Layout, dead: list[Path]) -> int:
 def stray_temps(layout: Layout) -> list[Path]:
     """Temp files that belong to no living writer."""
     alive = {path.name for path in _markers(layout) if _is_alive(path)}
-    return [
-        path for path in temp_files(layout) if path.name.removeprefix(TEMP_PREFIX).rpartition("-")[0] not in alive
-    ]
+    return [path for path in temp_files(layout) if path.name.removeprefix(TEMP_PREFIX).rpartition("-")[0] not in alive]
 
 
 def temp_files(layout: Layout) -> Iterator[Path]:

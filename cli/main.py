@@ -6,7 +6,6 @@ module is imported when that command is called.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from typing import cast
 
 import click
 
-from llmcli.base import settings as settings_module
 from llmcli.base.errors import LlmcliError
 from llmcli.base.text import printable
 from llmcli.base.version import VERSION
@@ -63,6 +61,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; for an unknown one say which was meant."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
             near = difflib.get_close_matches(args[0].lower(), COMMANDS, n=1)
             meant = f"llmcli {near[0]}" if near else 'llmcli run "PROMPT", or llmcli --help'
             raise click.UsageError(f"there is no command {printable(args[0])!r}; did you mean: {meant}", ctx)
@@ -74,7 +74,9 @@ class LazyGroup(click.Group):
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Run GGUF language models in the terminal; no prompt prefix is ever computed twice."""
-    ctx.obj = settings_module.load()
+    from llmcli.base.settings import load
+
+    ctx.obj = load()
     defaults = ctx.obj.flag_defaults()
     ctx.default_map = dict.fromkeys(COMMANDS, defaults) if defaults else None
 

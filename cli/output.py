@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import stat
 import sys
@@ -57,6 +56,8 @@ def write(text: str) -> None:
 
 def write_json(value: Any) -> None:
     """One JSON object on one line of stdout."""
+    import json
+
     write(json.dumps(value, ensure_ascii=False) + "\n")
 
 

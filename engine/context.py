@@ -21,6 +21,12 @@ from llmcli.engine.interrupt import StopFlag, poll_function
 from llmcli.engine.model import Model
 from llmcli.engine.plan import RunPlan
 
+# The sequence that answers, the one that blocks of it pass through on their way out and in, and the owner of cells that
+# only keep a place (all in one KV buffer: kv_unified). The last two hold nothing between two calls of state_io, except
+# that cells in front of a restored window keep their place until `clear`.
+SEQUENCE, SCRATCH, PLACEHOLDER = 0, 1, 2
+# llama_state_seq_flags (llama.h): only the part that is not per position, or only the window
+_PARTIAL_ONLY = 1
 # llama_decode (llama.h): 0 done, 1 no room in the cache, 2 aborted, negative: failed
 _DONE, _NO_ROOM, _ABORTED = 0, 1, 2
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
@@ -92,11 +98,18 @@ class Context:
         params.flash_attn_type = _FLASH_ATTENTION[plan.flash_attn]
         params.type_k, params.type_v = KV_TYPES[plan.type_k], KV_TYPES[plan.type_v]
         params.swa_full = plan.swa_full
+        params.n_seq_max = self._sequences()
         params.kv_unified = True
         params.no_perf = True
         params.abort_callback, params.abort_callback_data = self._poll, self.stop.address
         _set_rope(params, rope)
         return params
+
+    def _sequences(self) -> int:
+        """How many sequence ids to have. Each costs a state of a recurrent model, and rows of a window that is not full."""
+        if not self.model.window_tokens:
+            return SCRATCH + 1
+        return PLACEHOLDER + 1 if self.plan.swa_full else SEQUENCE + 1
 
     @property
     def n_ctx(self) -> int:
@@ -133,11 +146,26 @@ class Context:
 
     def length(self) -> int:
         """How many tokens the cache holds (its last position + 1)."""
-        return int(self._lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
+        return int(self._lib.llama_memory_seq_pos_max(self._memory, SEQUENCE)) + 1
+
+    def first_position(self, sequence: int = SEQUENCE) -> int:
+        """The first position from which everything is there: of the window where there is one, -1 where nothing is."""
+        return int(self._lib.llama_memory_seq_pos_min(self._memory, sequence))
 
     def remove_from(self, position: int) -> bool:
-        """Forget every token at `position` and after it; False where this kind of memory cannot (recurrent)."""
-        return bool(self._lib.llama_memory_seq_rm(self._memory, 0, position, -1))
+        """Forget every token at `position` and after it.
+
+        False, with nothing changed, where this kind of memory cannot (recurrent), and where rows of the window before
+        `position` are gone or were never restored: what is computed on such a window is wrong, and looks right.
+        """
+        if not self._window_reaches(position, self.first_position()):
+            return False
+        return bool(self._lib.llama_memory_seq_rm(self._memory, SEQUENCE, position, -1))
+
+    def _window_reaches(self, length: int, first: int) -> bool:
+        """Whether window rows from position `first` on are enough to go on after `length` tokens."""
+        window = self.model.window_tokens
+        return not window or first <= max(0, length - window)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -149,9 +177,46 @@ class Context:
 
     def drop_range(self, start: int, end: int) -> None:
         """Forget the tokens at [start, end) and move the later ones down by end - start (needs `can_shift`)."""
-        if not self._lib.llama_memory_seq_rm(self._memory, 0, start, end):
+        first = self.first_position()
+        first_after = first + start - end if first >= end else min(first, start)
+        reaches = self._window_reaches(self.length() + start - end, first_after)
+        if not reaches or not self._lib.llama_memory_seq_rm(self._memory, SEQUENCE, start, end):
             raise LlmcliError("this model's memory cannot drop a range of tokens")
-        self._lib.llama_memory_seq_add(self._memory, 0, end, -1, start - end)
+        if self._sequences() > PLACEHOLDER:
+            self.drop_sequence(PLACEHOLDER)  # places are kept for answers as a cold run's, which a shift ends
+        self._lib.llama_memory_seq_add(self._memory, SEQUENCE, end, -1, start - end)
+
+    @property
+    def can_move_blocks(self) -> bool:
+        """Whether the state can be taken out and put back in blocks of positions."""
+        return self._sequences() > SCRATCH
+
+    def copy_range(self, source: int, target: int, start: int, end: int) -> None:
+        """Let `target` hold the cells of `source` at [start, end) too; nothing is moved. A recurrent state has no
+        positions and is shared whatever the range.
+        """
+        self._lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def drop_sequence(self, sequence: int) -> bool:
+        """Forget all of one sequence; False where llama.cpp refuses."""
+        return bool(self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1))
+
+    def read_state(self, address: int, nbytes: int, sequence: int, *, partial: bool) -> int:
+        """Write the state of `sequence` to memory; the bytes written, 0 if they are more than `nbytes`."""
+        target = ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
+        return int(
+            self._lib.llama_state_seq_get_data_ext(self.handle, target, nbytes, sequence, _PARTIAL_ONLY * partial)
+        )
+
+    def write_state(self, address: int, nbytes: int, sequence: int, *, partial: bool) -> int:
+        """Set the state of `sequence` from memory; the bytes used, 0 if llama.cpp refuses them.
+
+        llama.cpp trusts what it reads: the bytes must have passed `kv_state.check_part`.
+        """
+        source = ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
+        return int(
+            self._lib.llama_state_seq_set_data_ext(self.handle, source, nbytes, sequence, _PARTIAL_ONLY * partial)
+        )
 
     def close(self) -> None:
         """Free the native context."""

@@ -2,8 +2,9 @@
 
 libllama prints a syntax error to file descriptor 2 by itself, and some grammars abort the process, overflow its
 stack or never come back. This module accepts the language of llama.cpp's `llama-grammar.cpp` (at the pinned
-version) and names line and column of what it refuses. It knows syntax and names; `gbnf_limits` knows which
-grammars of correct syntax libllama cannot carry. It does not match text and builds nothing that libllama uses.
+version) and names line and column of what it refuses. It knows syntax and names; `gbnf_text` reads characters;
+`gbnf_limits` knows which grammars of correct syntax libllama cannot carry. Nothing here matches text or builds
+anything that libllama uses.
 
 The numbering of rules follows libllama's, because its limit on repetitions and its search for undefined names
 depend on it: every name takes the next number where it is first seen, every group and every repetition takes one too.
@@ -12,37 +13,23 @@ depend on it: every name takes the next number where it is first seen, every gro
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NoReturn
 
-from llmcli.base.errors import UsageError
-from llmcli.base.text import printable
 from llmcli.engine.gbnf_limits import TERMINAL, Alternates, find_fault
+from llmcli.engine.gbnf_text import END, HINT_RULE, LITERAL_RUN, NAME, GrammarText, quoted, short
 
 MAX_REPETITIONS = 2000  # llama-grammar.cpp, MAX_REPETITION_THRESHOLD
-# libllama's parser recurses once per open group, about 0.8 KB of stack each: 10,000 overflow 8 MB, the main thread's.
+# libllama's parser recurses once per open group, about 0.8 KB of stack each: 10,000 overflow the 8 MB of a main thread.
 # 500 leave room on a thread with 512 KB.
 MAX_NESTING = 500
 # 8-byte elements that libllama holds in three copies once repetitions are written out: `"a long text"{2000}` is 22,000.
-MAX_ELEMENTS = 2_000_000
+MAX_ELEMENTS = 1_000_000
 
-_END = "\0"  # put behind the text so that every look-ahead finds a character; a NUL inside the text is refused first
-_SPACE = re.compile(r"(?:[ \t]+|#[^\r\n\0]*)*")
-_SPACE_AND_LINES = re.compile(r"(?:[ \t\r\n]+|#[^\r\n\0]*)*")
-_NAME = re.compile(r"[a-zA-Z0-9-]+")
-_DIGITS = re.compile(r"[0-9]+")
-_LITERAL_RUN = re.compile(r'[^"\\\0]+')
-_ESCAPE = re.compile(r'\\(?:[trn\\"\[\]-]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})')
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_LINE_BREAK = re.compile(r"\r\n|\r|\n")
-
-_HINT_RULE = 'a rule is one line: name ::= "text" [a-z]+ other-name | (a b)*'
 _HINT_NAME = "a rule's name has letters, digits and - only"
-_HINT_ESCAPE = r"write \\ for a backslash; the escapes are \n \r \t \\ \" \[ \] \- \xHH \uHHHH \UHHHHHHHH"
-_HINT_TOKEN = "write <[id]> with an id that `llmcli tokenize` shows, or the text as a literal"
+_HINT_ID = "write <[id]> with an id that `llmcli tokenize` shows, or the text as a literal"
 _HINT_REPEAT = "write * or + for any number, or repeat a smaller part"
+_HINT_BRACES = "write {m}, {m,} or {m,n}"
 
 
 def check_grammar(
@@ -55,7 +42,7 @@ def check_grammar(
                 tokens are parsed and none is added; without it every text passes
     n_vocab     the model's vocabulary size, the bound of <[id]>; without it 32 bits are the bound
     """
-    _Parser(text, source, is_token, n_vocab).check()
+    _Parser(GrammarText(text, source), is_token, n_vocab).check()
 
 
 @dataclass(slots=True)
@@ -87,188 +74,173 @@ class _Open:
 
 
 class _Parser:
-    def __init__(self, text: str, source: str, is_token: Callable[[str], bool] | None, n_vocab: int | None) -> None:
-        self._text = text + _END
-        self._source = source
+    def __init__(self, text: GrammarText, is_token: Callable[[str], bool] | None, n_vocab: int | None) -> None:
+        self._in = text
         self._is_token = is_token
         self._n_vocab = n_vocab
-        self._pos = 0
         self._n_elements = 0
         self._name_ids: dict[str, int] = {}
-        self._symbols: list[tuple[str, int]] = []  # by number: the name (a generated rule's owner), where first seen
+        # By number: the name (for a generated rule its owner's), and where it is defined or, until then, first used.
+        self._symbols: list[tuple[str, int]] = []
         self._rules: list[Alternates | None] = []  # by number; None where only used so far
         self._rule_elements: list[int] = []
-        self._starts = {"[": self._class, "(": self._open_group, ")": self._close_group, "|": self._alternate}
-        self._starts |= {'"': self._literal, ".": self._any, "<": self._token, "!": self._token, "{": self._braces}
-        self._starts |= {"*": self._star, "+": self._plus, "?": self._optional}
-        self._open: list[_Open] = []
+        self._open: list[_Open] = []  # the rule and the groups open in it: not on Python's stack
+        self._readers: dict[str, Callable[[_Open, int], None]] = {
+            '"': self._literal,
+            "[": self._set,
+            ".": self._any,
+            "<": self._token,
+            "!": self._token,
+            "(": self._group,
+            "|": self._alternate,
+            "*": self._operator,
+            "+": self._operator,
+            "?": self._operator,
+            "{": self._braces,
+        }
 
     def check(self) -> None:
-        self._check_characters()
-        self._skip(lines=True)
-        while self._peek() != _END:
+        self._in.skip(lines=True)
+        while self._in.peek() != END:
             self._rule()
-        self._check_names()
+        root = self._check_names()
         rules = [rule for rule in self._rules if rule is not None]  # all of them, now that the names are checked
-        fault = find_fault(rules, self._rule_elements)
+        fault = find_fault(rules, self._rule_elements, root)
         if fault is not None:
             name, position = self._symbols[fault.rule_id]
-            self._fail(position, fault.expected, fault.found.format(name=printable(name)), fault.hint)
-
-    def _check_characters(self) -> None:
-        nul = self._text.find("\0", 0, len(self._text) - 1)
-        if nul >= 0:
-            self._fail(nul, "text", "a NUL byte", "save the grammar as UTF-8 text")
-        surrogate = _SURROGATE.search(self._text)
-        if surrogate:
-            self._fail(surrogate.start(), "UTF-8 text", hint="save the grammar as UTF-8 text")
-
-    # One rule, group by group. The open groups lie in self._open, not on Python's stack.
+            self._in.fail(position, fault.expected, fault.found.format(name=short(name)), fault.hint)
 
     def _rule(self) -> None:
-        start = self._pos
-        name = self._match(_NAME)
+        start = self._in.position
+        name = self._in.match(NAME)
         if name is None:
-            self._fail(start, "the name of a rule", hint=_HINT_NAME)
-        self._skip(lines=False)
-        if not self._text.startswith("::=", self._pos):
-            self._fail(self._pos, f"'::=' after {_short(name)}", hint=_HINT_RULE if self._peek() != "_" else _HINT_NAME)
-        self._pos += 3
-        self._skip(lines=True)
-        self._open = [_Open(self._id_of(name, start), start, 0)]
+            self._in.fail(start, "the name of a rule", hint=_HINT_NAME)
+        self._in.skip(lines=False)
+        if not self._in.take("::="):
+            hint = _HINT_NAME if self._in.peek() == "_" else HINT_RULE
+            self._in.fail(self._in.position, f"'::=' after {quoted(name)}", hint=hint)
+        rule_id = self._id_of(name, start)
+        self._symbols[rule_id] = (name, start)
+        self._in.skip(lines=True)
+        self._open = [_Open(rule_id, start, 0)]
         while self._symbol():
             pass
-        if len(self._open) > 1:
-            opened = self._place(self._open[-1].start)
-            self._fail(self._pos, f"')' for the group opened at {opened}", hint="close every ( with a )")
+        if self._nested():
+            opened = self._in.place(self._open[-1].start)
+            self._in.fail(self._in.position, f"')' for the group opened at {opened}", hint="close every ( with a )")
         self._finish(self._open.pop())
-        if self._peek() not in "\r\n" + _END:
-            self._fail(self._pos, "a symbol or the end of the line", hint=_HINT_RULE)
-        self._skip(lines=True)
+        if self._in.peek() not in "\r\n" + END:
+            hint = _HINT_NAME if self._in.peek() == "_" else HINT_RULE
+            self._in.fail(self._in.position, "a symbol or the end of the line", hint=hint)
+        self._in.skip(lines=True)
 
     def _symbol(self) -> bool:
         """Read one symbol or operator and the space behind it; False where none starts here."""
-        start = self._pos
-        read = self._starts.get(self._peek())
+        start, first = self._in.position, self._in.peek()
+        read = self._readers.get(first)
         if read is not None:
-            return read(self._open[-1], start) is not False
-        name = self._match(_NAME)
-        if name is None:
-            return False
-        self._open[-1].begin_symbol(self._id_of(name, start), n_elements=1)
-        self._spend(1, start)
-        return self._skip(lines=self._nested())
+            read(self._open[-1], start)
+        elif first == ")" and self._nested():
+            self._close_group(self._open.pop(), start)
+        else:
+            name = self._in.match(NAME)
+            if name is None:
+                return False
+            self._begin(self._open[-1], start, self._id_of(name, start), n_elements=1)
+        self._in.skip(lines=self._nested() or first == "|")
+        return True
 
-    def _literal(self, rule: _Open, start: int) -> bool:
-        self._pos += 1
+    def _begin(self, rule: _Open, start: int, *items: int, n_elements: int, n_rules: int = 1) -> None:
+        self._spend(n_elements, start)
+        rule.begin_symbol(*items, n_elements=n_elements, n_rules=n_rules)
+
+    def _literal(self, rule: _Open, start: int) -> None:
+        self._in.position += 1
         n_chars = 0
-        while (ch := self._peek()) != '"':
-            if ch == _END:
-                self._fail(
-                    self._pos, f"'\"' for the text opened at {self._place(start)}", hint='close every " with a "'
-                )
-            run = self._match(_LITERAL_RUN)
+        while (ch := self._in.peek()) != '"':
+            if ch == END:
+                opened = self._in.place(start)
+                self._in.fail(self._in.position, f"'\"' for the text opened at {opened}", hint='close every " with a "')
+            run = self._in.match(LITERAL_RUN)
             n_chars += 1 if run is None else len(run)
             if run is None:
-                self._character()
-        self._pos += 1
-        rule.begin_symbol(*([TERMINAL] if n_chars else []), n_elements=n_chars)
-        self._spend(n_chars, start)
-        return self._skip(lines=self._nested())
+                self._in.character()
+        self._in.position += 1
+        self._begin(rule, start, *([TERMINAL] if n_chars else []), n_elements=n_chars)
 
-    def _class(self, rule: _Open, start: int) -> bool:
-        self._pos += 1
-        if self._peek() == "^":
-            self._pos += 1
+    def _set(self, rule: _Open, start: int) -> None:
+        self._in.position += 1
+        self._in.take("^")
         n_elements = 0
-        while self._peek() != "]":
-            self._class_character(start)
+        while self._in.peek() != "]":
+            self._set_character(start)
             n_elements += 1
-            if self._peek() == "-" and self._text[self._pos + 1] != "]":
-                self._pos += 1
-                self._class_character(start)
+            if self._in.peek() == "-" and self._in.peek(1) != "]":
+                self._in.position += 1
+                self._set_character(start)
                 n_elements += 1
-        self._pos += 1
-        rule.begin_symbol(*([TERMINAL] if n_elements else []), n_elements=n_elements)
-        self._spend(n_elements, start)
-        return self._skip(lines=self._nested())
+        self._in.position += 1
+        self._begin(rule, start, *([TERMINAL] if n_elements else []), n_elements=n_elements)
 
-    def _class_character(self, start: int) -> None:
-        if self._peek() == _END:
-            self._fail(self._pos, f"']' for the set opened at {self._place(start)}", hint=r"close every [ with a ]")
-        self._character()
+    def _set_character(self, start: int) -> None:
+        if self._in.peek() == END:
+            opened = self._in.place(start)
+            self._in.fail(self._in.position, f"']' for the set opened at {opened}", hint="close every [ with a ]")
+        self._in.character()
 
-    def _character(self) -> None:
-        if self._peek() != "\\":
-            self._pos += 1
-        elif self._match(_ESCAPE) is None:
-            width = {"x": 2, "u": 4, "U": 8}.get(self._text[self._pos + 1])
-            found = _quoted(self._text[self._pos : self._pos + 2 + (width or 0)].rstrip(_END))
-            self._fail(self._pos, f"{width} hex digits after the escape" if width else "an escape", found, _HINT_ESCAPE)
+    def _any(self, rule: _Open, start: int) -> None:
+        self._in.position += 1
+        self._begin(rule, start, TERMINAL, n_elements=1)
 
-    def _any(self, rule: _Open, start: int) -> bool:
-        self._pos += 1
-        rule.begin_symbol(TERMINAL, n_elements=1)
-        self._spend(1, start)
-        return self._skip(lines=self._nested())
-
-    def _token(self, rule: _Open, start: int) -> bool:
-        if self._peek() == "!":
-            self._pos += 1
-        if self._peek() != "<":
-            self._fail(self._pos, "'<' after '!'", hint=_HINT_TOKEN)
-        if self._text[self._pos + 1] == "[":
+    def _token(self, rule: _Open, start: int) -> None:
+        self._in.take("!")
+        if self._in.take("<["):
             self._token_id()
-        else:
+        elif self._in.peek() == "<":
             self._token_text()
-        rule.begin_symbol(TERMINAL, n_elements=1)
-        self._spend(1, start)
-        return self._skip(lines=self._nested())
+        else:
+            self._in.fail(self._in.position, "'<' after '!'", hint=_HINT_ID)
+        self._begin(rule, start, TERMINAL, n_elements=1)
 
     def _token_id(self) -> None:
-        self._pos += 2
-        start = self._pos
-        token_id = self._integer("a token id")
-        if not self._text.startswith("]>", self._pos):
-            self._fail(self._pos, "']>' after the token id", hint=_HINT_TOKEN)
-        self._pos += 2
+        start = self._in.position
+        token_id = self._in.integer("a token id")
+        if not self._in.take("]>"):
+            self._in.fail(self._in.position, "']>' after the token id", hint=_HINT_ID)
         bound = 2**32 if self._n_vocab is None else self._n_vocab
         if token_id >= bound:
-            self._fail(start, f"a token id below {bound:,}", hint=_HINT_TOKEN)
+            self._in.fail(start, f"a token id below {bound:,}", hint=_HINT_ID)
 
     def _token_text(self) -> None:
-        start = self._pos
-        end = self._text.find(">", start)
+        start = self._in.position
+        end = self._in.text.find(">", start)
         if end < 0:
-            self._fail(len(self._text) - 1, f"'>' for the token opened at {self._place(start)}", hint=_HINT_TOKEN)
-        self._pos = end + 1
-        token = self._text[start : self._pos]
+            opened = self._in.place(start)
+            self._in.fail(len(self._in.text) - 1, f"'>' for the token opened at {opened}", hint=_HINT_ID)
+        self._in.position = end + 1
+        token = self._in.text[start : end + 1]
         if self._is_token is not None and not self._is_token(token):
-            self._fail(start, "a text that is one token of this model", _quoted(token), _HINT_TOKEN)
+            self._in.fail(start, "a text that is one token of this model", quoted(token), _HINT_ID)
 
-    def _open_group(self, _rule: _Open, start: int) -> bool:
+    # Groups and alternates.
+
+    def _group(self, _rule: _Open, start: int) -> None:
         if len(self._open) > MAX_NESTING:
-            self._fail(start, f"at most {MAX_NESTING} groups inside each other", "one more", "give inner groups a name")
-        name = self._symbols[self._open[0].rule_id][0]
+            expected = f"at most {MAX_NESTING} groups inside each other"
+            self._in.fail(start, expected, "one more", "make an inner group a rule")
+        self._in.position += 1
         n_symbols = len(self._symbols)
-        self._pos += 1
-        self._open.append(_Open(self._new_id(name, start), start, n_symbols))
-        return self._skip(lines=True)
+        self._open.append(_Open(self._new_id(start), start, n_symbols))
 
-    def _close_group(self, rule: _Open, start: int) -> bool:
-        if not self._nested():
-            return False
-        self._open.pop()
-        self._finish(rule)
-        self._open[-1].begin_symbol(rule.rule_id, n_elements=1, n_rules=len(self._symbols) - rule.n_symbols_before)
-        self._spend(1, start)
-        self._pos += 1
-        return self._skip(lines=self._nested())
+    def _close_group(self, group: _Open, start: int) -> None:
+        self._finish(group)
+        self._in.position += 1
+        n_rules = len(self._symbols) - group.n_symbols_before
+        self._begin(self._open[-1], start, group.rule_id, n_elements=1, n_rules=n_rules)
 
-    def _alternate(self, rule: _Open, _start: int) -> bool:
+    def _alternate(self, rule: _Open, _start: int) -> None:
+        self._in.position += 1
         rule.end_alternate()
-        self._pos += 1
-        return self._skip(lines=True)
 
     def _finish(self, rule: _Open) -> None:
         rule.end_alternate()
@@ -283,61 +255,44 @@ class _Parser:
 
     # Repetitions: written out into rules, as libllama does.
 
-    def _star(self, rule: _Open, start: int) -> bool:
-        return self._operator(rule, start, 0, None)
-
-    def _plus(self, rule: _Open, start: int) -> bool:
-        return self._operator(rule, start, 1, None)
-
-    def _optional(self, rule: _Open, start: int) -> bool:
-        return self._operator(rule, start, 0, 1)
-
-    def _operator(self, rule: _Open, start: int, least: int, most: int | None) -> bool:
-        self._pos += 1
+    def _operator(self, rule: _Open, start: int) -> None:
+        least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[self._in.peek()]
+        self._in.position += 1
         self._repeat(rule, start, least, most)
-        return self._skip(lines=self._nested())
 
-    def _braces(self, rule: _Open, start: int) -> bool:
+    def _braces(self, rule: _Open, start: int) -> None:
         """{m}, {m,} or {m,n}. libllama takes an n above its limit as no bound, and so does this."""
         nested = self._nested()
-        self._pos += 1
-        self._skip(lines=nested)
-        least = self._integer("a number of repetitions")
+        self._in.position += 1
+        self._in.skip(lines=nested)
+        least = self._in.integer("a number of repetitions")
         most: int | None = least
-        self._skip(lines=nested)
-        if self._peek() == ",":
-            self._pos += 1
-            self._skip(lines=nested)
-            most = self._integer("a number of repetitions") if self._peek() in "0123456789" else None
-            self._skip(lines=nested)
-        elif self._peek() != "}":
-            self._fail(self._pos, "',' or '}' after the number of repetitions", hint="write {m}, {m,} or {m,n}")
-        if self._peek() != "}":
-            self._fail(self._pos, f"'}}' for the repetition opened at {self._place(start)}", hint="write {m,} or {m,n}")
+        self._in.skip(lines=nested)
+        comma = self._in.take(",")
+        if comma:
+            self._in.skip(lines=nested)
+            most = self._in.integer("a number of repetitions") if self._in.peek() in "0123456789" else None
+            self._in.skip(lines=nested)
+        if not self._in.take("}"):
+            self._in.fail(self._in.position, "'}'" if comma else "',' or '}'", hint=_HINT_BRACES)
         if least > MAX_REPETITIONS:
-            self._fail(start, f"at most {MAX_REPETITIONS:,} repetitions", f"{least:,}", _HINT_REPEAT)
-        if most is not None and most < least:  # libllama counts n - m down from 2^64
-            self._fail(start, "{m,n} with n no smaller than m", f"{{{least},{most}}}", "put the smaller number first")
-        return self._operator(rule, start, least, None if most is None or most > MAX_REPETITIONS else most)
-
-    def _integer(self, what: str) -> int:
-        start = self._pos
-        digits = self._match(_DIGITS)
-        if digits is None:
-            self._fail(start, what)
-        digits = digits.lstrip("0") or "0"
-        if len(digits) > 20 or int(digits) >= 2**64:
-            self._fail(start, f"{what} below 2^64", hint="write a smaller number")
-        return int(digits)
+            self._in.fail(start, f"at most {MAX_REPETITIONS:,} repetitions", f"{least:,}", _HINT_REPEAT)
+        if most is not None and most < least:  # libllama would count n - m down from 2^64
+            expected = "{m,n} with n no smaller than m"
+            self._in.fail(start, expected, f"{{{least},{most}}}", "put the smaller number first")
+        self._repeat(rule, start, least, None if most is None or most > MAX_REPETITIONS else most)
 
     def _repeat(self, rule: _Open, start: int, least: int, most: int | None) -> None:
-        """Rewrite the last symbol S: S{m,n} is m times S and n - m nested optional ones, S{m,} is S^m S' with S' ::= S S' |."""
+        """Rewrite the last symbol S: S{m,n} is S m times, then n - m optional ones inside each other.
+
+        S{m,} is S m times, then S' with S' ::= S S' | nothing.
+        """
         symbol = rule.sequence[rule.last :]
         if not symbol:
-            self._fail(start, "a symbol to repeat", hint='write "text"*, [a-z]+, name? or (a b){2}')
+            self._in.fail(start, "a symbol to repeat", hint='write "text"*, [a-z]+, name? or (a b){2}')
         n_rules = rule.n_last_rules * (most or least or 1)
         if n_rules > MAX_REPETITIONS:
-            self._fail(start, f"at most {MAX_REPETITIONS:,} repeated rules", f"{n_rules:,}", _HINT_REPEAT)
+            self._in.fail(start, f"at most {MAX_REPETITIONS:,} repeated rules", f"{n_rules:,}", _HINT_REPEAT)
         n_elements = rule.n_last_elements
         n_optional = 1 if most is None else most - least
         self._spend(n_elements * (least + n_optional + 1) + 3 * n_optional, start)
@@ -345,10 +300,9 @@ class _Parser:
             del rule.sequence[rule.last :]
         else:
             rule.sequence.extend(symbol * (least - 1))
-        name = self._symbols[self._open[0].rule_id][0]
         rest: int | None = None
         for _ in range(n_optional):
-            rule_id = self._new_id(name, start)
+            rule_id = self._new_id(start)
             follower = rule_id if most is None else rest
             self._define(rule_id, [symbol if follower is None else [*symbol, follower], []], n_elements + 3)
             rest = rule_id
@@ -357,7 +311,7 @@ class _Parser:
         rule.n_last_elements = n_elements * least + (rest is not None)
         rule.n_last_rules = n_rules
 
-    # Names and numbers.
+    # Names, numbers and the budget.
 
     def _id_of(self, name: str, position: int) -> int:
         rule_id = self._name_ids.setdefault(name, len(self._symbols))
@@ -365,78 +319,37 @@ class _Parser:
             self._symbols.append((name, position))
         return rule_id
 
-    def _new_id(self, owner: str, position: int) -> int:
-        """The number of a generated rule; libllama keeps the owner's name with each, so a long name costs too."""
+    def _new_id(self, position: int) -> int:
+        """The number of a generated rule. libllama keeps its owner's name with each, so a long name costs too."""
+        owner = self._symbols[self._open[0].rule_id][0]
         self._spend(8 + len(owner) // 8, position)
         self._symbols.append((owner, position))
         return len(self._symbols) - 1
 
-    def _check_names(self) -> None:
+    def _check_names(self) -> int:
+        """The number of the root rule, once every name that is used is known to be defined."""
         if not self._rules:
-            self._fail(0, "a rule named root", "an empty grammar", 'write root ::= "yes" | "no"')
+            self._in.fail(0, "a rule named root", "an empty grammar", 'write root ::= "yes" | "no"')
         undefined = {rule_id for rule_id, rule in enumerate(self._rules) if rule is None}
         used = {item for rule in self._rules if rule for sequence in rule for item in sequence}
         undefined |= {rule_id for rule_id in used if rule_id >= len(self._rules)}
         if undefined:
             name, position = min((self._symbols[rule_id] for rule_id in undefined), key=lambda symbol: symbol[1])
-            defined = [other for other, number in self._name_ids.items() if number not in undefined][:1000]
+            defined = [other for other, rule_id in self._name_ids.items() if rule_id not in undefined][:1000]
             near = difflib.get_close_matches(name[:100], defined, n=1)
-            hint = f"did you mean {_short(near[0])}?" if near else f"add a line: {_short(name)} ::= …"
-            self._fail(position, "the name of a rule that is defined", _short(name), hint)
+            hint = f"did you mean {short(near[0])}?" if near else f"add a line: {short(name)} ::= …"
+            self._in.fail(position, "the name of a rule that is defined", quoted(name), hint)
         root = self._name_ids.get("root", len(self._rules))
         if root >= len(self._rules):
             name, position = self._symbols[0]
-            self._fail(
-                position, "a rule named root", f"{_short(name)} and no root", f"add a line: root ::= {_short(name)}"
-            )
-
-    # Reading.
-
-    def _peek(self) -> str:
-        return self._text[self._pos]
+            self._in.fail(position, "a rule named root", quoted(name), f"add a line: root ::= {short(name)}")
+        return root
 
     def _nested(self) -> bool:
         return len(self._open) > 1
-
-    def _match(self, pattern: re.Pattern[str]) -> str | None:
-        found = pattern.match(self._text, self._pos)
-        if found is None:
-            return None
-        self._pos = found.end()
-        return found.group()
-
-    def _skip(self, *, lines: bool) -> bool:
-        self._match(_SPACE_AND_LINES if lines else _SPACE)
-        return True
 
     def _spend(self, n_elements: int, position: int) -> None:
         self._n_elements += n_elements
         if self._n_elements > MAX_ELEMENTS:
             expected = f"at most {MAX_ELEMENTS:,} characters and rules with all repetitions written out"
-            self._fail(position, expected, "more", _HINT_REPEAT)
-
-    def _place(self, position: int) -> str:
-        breaks = list(_LINE_BREAK.finditer(self._text, 0, position))
-        column = position - (breaks[-1].end() if breaks else 0) + 1
-        return f"line {len(breaks) + 1}, column {column}"
-
-    def _fail(self, position: int, expected: str, found: str | None = None, hint: str = _HINT_RULE) -> NoReturn:
-        found = self._found(position) if found is None else found
-        message = f"{printable(self._source)}, {self._place(position)}: expected {expected}, found {found}"
-        raise UsageError(message, hint=hint)
-
-    def _found(self, position: int) -> str:
-        if position >= len(self._text) - 1:
-            return "the end of the grammar"
-        if self._text[position] in "\r\n":
-            return "the end of the line"
-        word = _NAME.match(self._text, position)
-        return _quoted(word.group() if word else self._text[position])
-
-
-def _short(text: str) -> str:
-    return printable(text if len(text) <= 40 else text[:39] + "…")
-
-
-def _quoted(text: str) -> str:
-    return f"'{_short(text)}'"
+            self._in.fail(position, expected, "more", _HINT_REPEAT)

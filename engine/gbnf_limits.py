@@ -28,7 +28,10 @@ MAX_SEARCH_NS = 1_500_000_000
 MAX_DEPTH = 4000  # an optional repetition of 2,000 possibly empty symbols is 2,000 deep
 MAX_STACKS = 20_000
 MAX_STACK_ELEMENTS = 5_000_000  # 8 bytes each
-MAX_SIMULATED_STACKS = 1_000_000  # over the whole check: about 3 s
+MAX_EXPANDED_STACKS = 200_000  # by `_expand`, over the whole check: about 1 s
+
+_FEW_PATHS = "fewer paths from rule to rule before the first character"
+_FEW_STACKS = f"at most {MAX_STACKS:,} ways to the first character"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,13 @@ class Fault:
     hint: str
 
 
-def find_fault(rules: list[Alternates], n_elements: list[int]) -> Fault | None:
+def find_fault(rules: list[Alternates], n_elements: list[int], root: int) -> Fault | None:
     """The first fault of the grammar, or None. Every number in `rules` must be the index of a rule.
 
     n_elements      per rule, the elements libllama holds for it
     """
     declared_empty = [any(not sequence for sequence in rule) for rule in rules]
-    return _search_fault(rules, n_elements, declared_empty) or _expansion_fault(rules, _possibly_empty(rules))
+    return _search_fault(rules, n_elements, declared_empty) or _expansion_fault(rules, _possibly_empty(rules), root)
 
 
 def _first_rules(rule: Alternates, empty: list[bool]) -> list[_Edge]:
@@ -116,11 +119,11 @@ def _search_fault(rules: list[Alternates], n_elements: list[int], empty: list[bo
         cost_ns[rule_id] = 30 + 2 * n_elements[rule_id] + sum(cost_ns[child] for child in children)
         depth[rule_id] = 1 + max((depth[child] for child in children), default=0)
         if depth[rule_id] > MAX_DEPTH:
-            return _too_much(rule_id, f"at most {MAX_DEPTH:,} rules that start with one another", "name them directly")
+            return _refused(rule_id, f"at most {MAX_DEPTH:,} rules that start with one another", "name them directly")
         if cost_ns[rule_id] > MAX_SEARCH_NS:
-            return _too_ambiguous(rule_id)
+            return _too_ambiguous(rule_id, _FEW_PATHS)
     if sum(cost_ns[start] for start in starts) > MAX_SEARCH_NS:
-        return _too_ambiguous(max(starts, key=cost_ns.__getitem__))
+        return _too_ambiguous(max(starts, key=cost_ns.__getitem__), _FEW_PATHS)
     return None
 
 
@@ -151,39 +154,53 @@ def _possibly_empty(rules: list[Alternates]) -> list[bool]:
     return empty
 
 
-def _expansion_fault(rules: list[Alternates], empty: list[bool]) -> Fault | None:
+def _expansion_fault(rules: list[Alternates], empty: list[bool], root: int) -> Fault | None:
     """Walk the components from the leaves up and bound the stacks that a rule becomes before a character is read.
 
     A bound counts paths. Where it is too high for a component, `_expand` counts what libllama would hold, for stacks
-    that are alike are dropped there.
+    that are alike are dropped there. Rules that the root never comes to are left out: libllama expands what it uses.
     """
-    edges = [_first_rules(rule, empty) for rule in rules]
-    n_stacks, height = [0] * len(rules), [0] * len(rules)
+    used = _reachable(rules, root)
+    edges = [_first_rules(rule, empty) if used[rule_id] else [] for rule_id, rule in enumerate(rules)]
+    n_stacks, n_elements = [0] * len(rules), [0] * len(rules)  # elements: the heights of all stacks together
     reaches_character = [False] * len(rules)
-    n_left = MAX_SIMULATED_STACKS
+    n_left = MAX_EXPANDED_STACKS
     for component in _components(edges)[0]:
+        if not used[component[0]]:
+            continue
         inside = set(component)
-        outgoing = [
+        leaving = [
             (child, is_last) for rule_id in component for child, is_last in edges[rule_id] if child not in inside
         ]
         if any(child in inside and not is_last for rule_id in component for child, is_last in edges[rule_id]):
             return _left_recursion(component)
-        n_bound = sum(len(rules[rule_id]) + len(edges[rule_id]) for rule_id in component)
-        n_bound += sum(n_stacks[child] for child, _ in outgoing) + 1
-        h_bound = max((height[child] + (not is_last) for child, is_last in outgoing), default=1)
-        if n_bound > MAX_STACKS or n_bound * h_bound > MAX_STACK_ELEMENTS:
+        n_own = 1 + sum(len(rules[rule_id]) + len(edges[rule_id]) for rule_id in component)
+        n_bound = n_own + sum(n_stacks[child] for child, _ in leaving)
+        e_bound = 2 * n_own + sum(n_elements[child] + (0 if is_last else n_stacks[child]) for child, is_last in leaving)
+        if n_bound > MAX_STACKS or e_bound > MAX_STACK_ELEMENTS:
             expanded = _expand(rules, component[0])
             if expanded is None or expanded[0] > n_left:
-                return _too_ambiguous(component[0])
-            n_bound, h_bound = expanded
+                return _too_ambiguous(min(component), _FEW_STACKS)
+            n_bound, e_bound = expanded
             n_left -= n_bound
-        reaches = any(reaches_character[child] for child, _ in outgoing)
+        reaches = any(reaches_character[child] for child, _ in leaving)
         reaches |= any(_starts_with_character(rules[rule_id], empty) for rule_id in component)
         if not reaches and not empty[component[0]]:
-            return _too_much(min(component), "a rule that leads to text", "write out what it should match")
+            return _refused(min(component), "a rule that leads to text", "write out what it should match")
         for rule_id in component:
-            n_stacks[rule_id], height[rule_id], reaches_character[rule_id] = n_bound, h_bound, reaches
+            n_stacks[rule_id], n_elements[rule_id], reaches_character[rule_id] = n_bound, e_bound, reaches
     return None
+
+
+def _reachable(rules: list[Alternates], root: int) -> list[bool]:
+    used = [False] * len(rules)
+    todo = [root]
+    while todo:
+        rule_id = todo.pop()
+        if not used[rule_id]:
+            used[rule_id] = True
+            todo += {item for sequence in rules[rule_id] for item in sequence if item != TERMINAL}
+    return used
 
 
 def _starts_with_character(rule: Alternates, empty: list[bool]) -> bool:
@@ -197,7 +214,7 @@ def _starts_with_character(rule: Alternates, empty: list[bool]) -> bool:
 
 
 def _expand(rules: list[Alternates], rule_id: int) -> tuple[int, int] | None:
-    """How many stacks libllama holds to expand a rule, and how high they get; None where they pass the limits.
+    """How many stacks libllama holds to expand a rule, and their elements; None where they pass the limits.
 
     A stack is a number; `nodes` gives what it stands on and its topmost position. 0 is what lies under the rule.
     """
@@ -232,7 +249,7 @@ def _expand(rules: list[Alternates], rule_id: int) -> tuple[int, int] | None:
         if item != TERMINAL:
             is_last = index == len(rules[rule][alternate]) - 1
             todo += started(below if is_last else push(below, rule, alternate, index + 1), item)
-    return len(seen), max(heights)
+    return len(seen), n_elements
 
 
 def _left_recursion(component: list[int]) -> Fault:
@@ -244,14 +261,9 @@ def _left_recursion(component: list[int]) -> Fault:
     )
 
 
-def _too_much(rule_id: int, expected: str, hint: str) -> Fault:
+def _refused(rule_id: int, expected: str, hint: str) -> Fault:
     return Fault(rule_id, expected, "'{name}'", hint)
 
 
-def _too_ambiguous(rule_id: int) -> Fault:
-    return Fault(
-        rule_id,
-        f"a rule with at most {MAX_STACKS:,} ways to its first character",
-        "more in '{name}'",
-        "write what alternatives have in common once, in front of them",
-    )
+def _too_ambiguous(rule_id: int, expected: str) -> Fault:
+    return Fault(rule_id, expected, "more in '{name}'", "write what alternatives have in common once, in front of them")

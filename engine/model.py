@@ -115,6 +115,21 @@ class Model:
         return int(self._lib.llama_model_n_ctx_train(self.handle))
 
     @property
+    def window_tokens(self) -> int:
+        """The sliding window in tokens, 0 where there is none."""
+        return max(0, int(self._lib.llama_model_n_swa(self.handle)))
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the memory is a recurrent state alone."""
+        return bool(self._lib.llama_model_is_recurrent(self.handle))
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether some layers have a recurrent state and others attention."""
+        return bool(self._lib.llama_model_is_hybrid(self.handle))
+
+    @property
     def chat_template(self) -> str | None:
         """The default chat template in the file, None where there is none."""
         found = self._lib.llama_model_chat_template(self.handle, None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -70,6 +69,8 @@ def system_info() -> str:
 
 def package_version() -> str:
     """The version of llama-cpp-python, which fixes the llama.cpp commit inside it; `unknown` without metadata."""
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms, for those who ask only
+
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

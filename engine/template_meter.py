@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, ItemsView, Iterable, KeysView, Sized, ValuesView
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, ItemsView, Iterable, KeysView, ValuesView
+from typing import Any, TypeVar
 
 from llmcli.base.units import format_bytes
 
@@ -52,8 +52,8 @@ class Meter:
         self._time_s = time_s
         self._clock = clock
         self._deadline_s = clock() + time_s
-        # Values the template made, by id, to find out which of them are still in use when their sum gets large.
-        self._made: dict[int, Any] = {}
+        # Values the template made and their sizes, by id: when the sum gets large, those still in use are counted.
+        self._made: dict[int, tuple[Any, int]] = {}
         self._live_bytes = 0
         # id -> (flattened size, nesting, the container itself, so that the id stays its own)
         self._weighed: dict[int, tuple[int, int, Any]] = {}
@@ -72,21 +72,23 @@ class Meter:
         """The same for a text of `length` characters, four bytes each at most."""
         self.fits(4 * length)
 
-    def made(self, value: T) -> T:
-        """Account for a value that an operation gave, and pass it on."""
+    def made(self, value: T, inside_bytes: int = 0) -> T:
+        """Account for a value that an operation gave, and pass it on.
+
+        inside_bytes   what an object keeps inside that cannot be seen from here: the arguments it was made from
+        """
         self.tick()
         if isinstance(value, str):
             if len(value) > 1:  # shorter ones are shared by the interpreter
                 self._hold(value, sys.getsizeof(value))
         elif isinstance(value, _CONTAINERS):
-            self.weigh(value)
-            # The items may be new too (split), or only referred to (a slice): counted as if they were new and short.
-            self._hold(value, sys.getsizeof(value) + _ITEM_BYTES * len(cast("Sized", value)))
+            # The items may be new too (split) or only referred to (a slice); counted as if they were new.
+            self._hold(value, self.weigh(value))
         elif isinstance(value, int):
             if value.bit_length() > _INT_BITS:
                 raise TemplateLimitError("makes a number of more than 63 bits")
         elif value is not None and not isinstance(value, float):
-            self._hold(value, 4 * _ITEM_BYTES)
+            self._hold(value, 4 * _ITEM_BYTES + inside_bytes)
         return value
 
     def weigh(self, value: object) -> int:
@@ -96,6 +98,15 @@ class Meter:
         Raises TemplateLimitError where it is too large or nested too deeply (a deep tuple's hash overflows the stack).
         """
         return self._weigh(value)[0]
+
+    def weigh_all(self, *values: Iterable[object]) -> int:
+        """Size of everything in `values` together, as arguments of a call."""
+        total = 0
+        for group in values:
+            for value in group:
+                total += self.weigh(value)
+                self.fits(total)
+        return total
 
     def _weigh(self, value: Any) -> tuple[int, int]:
         if isinstance(value, str):
@@ -120,7 +131,7 @@ class Meter:
         self.fits(size_bytes)
         if id(value) in self._made:
             return
-        self._made[id(value)] = value
+        self._made[id(value)] = value, size_bytes
         self._live_bytes += size_bytes
         if self._live_bytes > self._max_live_bytes:
             self._release()
@@ -131,15 +142,15 @@ class Meter:
         Newest first: a container goes before its items, which then are free too.
         """
         self._weighed.clear()
-        kept: list[object] = []
+        kept: list[tuple[Any, int]] = []
         while self._made:
             unused = _references(self._made) <= _UNUSED
-            _, value = self._made.popitem()
+            entry = self._made.popitem()[1]
             if not unused:
-                kept.append(value)
-        del value
-        self._made = {id(value): value for value in reversed(kept)}
-        self._live_bytes = sum(_held_bytes(value) for value in kept)
+                kept.append(entry)
+            del entry  # before the next one is looked at: it may be an item of this one
+        self._made = {id(entry[0]): entry for entry in reversed(kept)}
+        self._live_bytes = sum(size for _, size in kept)
         if self._live_bytes > self._max_live_bytes // 2:
             raise TemplateLimitError(f"needs more than {format_bytes(self._max_live_bytes)} of memory")
 
@@ -153,16 +164,11 @@ def input_size(value: object) -> int:
     return sys.getsizeof(value)
 
 
-def _held_bytes(value: object) -> int:
-    extra = _ITEM_BYTES * len(value) if isinstance(value, Sized) and not isinstance(value, str) else 0
-    return sys.getsizeof(value) + extra
-
-
-def _references(made: dict[int, Any]) -> int:
+def _references(made: dict[int, tuple[Any, int]]) -> int:
     """How many references there are to the newest value, those of this function included."""
-    value = next(reversed(made.values()))
+    value = next(reversed(made.values()))[0]
     return sys.getrefcount(value)
 
 
 # The count for a value that nothing but the dictionary refers to; it differs between Python versions.
-_UNUSED = _references({0: object()})
+_UNUSED = _references({0: (object(), 0)})

@@ -108,11 +108,12 @@ ROPE_WHOLE_HEAD = _names("""
     paddleocr pangu-embedded plamo qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss smallthinker
     smollm3 starcoder2 talkie xverse
 """)
-# Keys and values of different width are meant in these alone (latent attention, mostly).
-HEAD_SIZES_DIFFER = _names("""
-    deepseek2 deepseek32 deepseek4 dots3note glm-dsa glm5-next hy_v4 kimi-k3 kimi-linear bailingmoe3 minicpm3 mistral4
-    plm mimo2
+# Keys and values of different width are meant in these alone.
+LATENT_ATTENTION = _names("""
+    deepseek2 deepseek32 deepseek4 dots3note glm-dsa glm5-next hy_v4 kimi-k3 kimi-linear bailingmoe3 minicpm3
+    mistral4 plm
 """)
+HEAD_SIZES_DIFFER = LATENT_ATTENTION | {"mimo2"}
 EXPERTS_REQUIRED = _names("bailingmoe2 grovemoe smallthinker lfm2moe glm4moe")
 # Experts in some layers only; the list of experts used per layer has zeros for the others.
 EXPERTS_IN_SOME_LAYERS = _names("nemotron_h nemotron_h_moe")

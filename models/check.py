@@ -19,7 +19,7 @@ from llmcli.models import architectures as arch
 from llmcli.models.check_sizes import check_sizes
 from llmcli.models.check_tensors import check_tensors
 from llmcli.models.check_vocab import check_vocabulary
-from llmcli.models.facts import ModelFacts, facts_from
+from llmcli.models.facts import ModelFacts, facts_from, require_vocabulary
 from llmcli.models.gguf_header import GgufHeader, read_header
 from llmcli.models.gguf_keys import Keys
 from llmcli.models.gguf_source import shown
@@ -52,22 +52,13 @@ def check_model(path: Path, *, need_vocabulary: bool = True) -> ModelFacts:
     keys = Keys(first, _check_architecture(first))
     if not any(header.tensors for header in headers):
         keys.fail("it has no tensors, only a vocabulary or metadata", hint="pull the model itself")
-    check_sizes(keys)
+    layers = check_sizes(keys)
     longest_token_bytes = check_vocabulary(keys)
-    check_tensors(keys, headers)
+    check_tensors(keys, headers, layers)
     facts = facts_from(headers, longest_token_bytes=longest_token_bytes)
     if need_vocabulary:
         require_vocabulary(facts)
     return facts
-
-
-def require_vocabulary(facts: ModelFacts) -> None:
-    """Raise ModelError for a model that cannot be given text: asking llama.cpp to tokenize with it would abort."""
-    if not facts.has_vocabulary:
-        raise ModelError(
-            f"{printable(facts.shards[0])} has no tokenizer (tokenizer.ggml.model is {facts.tokenizer_model!r}), "
-            "so it cannot be given text"
-        )
 
 
 def _check_kind(header: GgufHeader) -> None:

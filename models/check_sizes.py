@@ -18,8 +18,8 @@ _ROPE_SCALING = ("none", "linear", "yarn", "longrope")
 _POSITIVE_SUFFIXES = ("rope.freq_base", "rope.freq_base_swa")
 
 
-def check_sizes(keys: Keys) -> None:
-    """Refuse sizes that would bring llama.cpp down."""
+def check_sizes(keys: Keys) -> Layers:
+    """Refuse sizes that would bring llama.cpp down; the layers of the model."""
     keys.required(keys.own("context_length"), least=1, most=MAX_CONTEXT_TOKENS - 1)
     keys.required(keys.own("embedding_length"), least=1, most=1 << 24)
     layers = read_layers(keys)
@@ -32,6 +32,7 @@ def check_sizes(keys: Keys) -> None:
     _check_recurrent(keys, layers)
     if keys.flag(keys.own("attention.causal")) is False:
         keys.fail("it attends to the whole text at once (attention.causal is false), so it cannot write text")
+    return layers
 
 
 def _check_numbers(keys: Keys) -> None:
@@ -49,6 +50,9 @@ def _check_numbers(keys: Keys) -> None:
 
 
 def _check_attention(keys: Keys, layers: Layers) -> None:
+    # The width of a head is the embedding by the heads of the first layer, and some architectures divide unasked.
+    if not layers.heads[0] and keys.architecture not in arch.RECURRENT | {"plamo2"}:
+        keys.fail(f"{keys.own('attention.head_count')} is 0, expected at least 1")
     for index, (heads, kv_heads) in enumerate(zip(layers.heads, layers.kv_heads, strict=True)):
         if kv_heads and (heads < kv_heads or heads % kv_heads):
             keys.fail(f"layer {index} has {heads} heads for {kv_heads} KV heads, expected a multiple")
@@ -70,6 +74,10 @@ def _check_rope(keys: Keys, layers: Layers) -> None:
     _check_sections(keys, layers)
     if not layers.heads[0]:
         return
+    if keys.architecture in arch.LATENT_ATTENTION:  # the part of a head that is not rotated is asserted to be there
+        width = keys.integer(keys.own("attention.key_length_mla")) or layers.key_width
+        if (keys.integer(keys.own("rope.dimension_count")) or 0) >= width:
+            keys.fail(f"{keys.own('rope.dimension_count')} leaves nothing of a head of {width}")
     whole_head = keys.architecture in arch.ROPE_WHOLE_HEAD
     rotated = keys.integer(keys.own("rope.dimension_count"))
     rotated = layers.key_width if rotated is None else rotated
@@ -84,12 +92,15 @@ def _check_rope(keys: Keys, layers: Layers) -> None:
 
 def _check_sections(keys: Keys, layers: Layers) -> None:
     suffix = "rope.dimension_sections"
+    required = keys.architecture in arch.ROPE_SECTIONS_REQUIRED
     if keys.own(suffix) not in keys.header.metadata:
+        if required:
+            keys.fail(f"{keys.own(suffix)} is missing")
         return
     sections = keys.per_layer(suffix, 4, ())
     if max(sections) > max(layers.key_width, layers.key_width_window, 1):
         keys.fail(f"{keys.own(suffix)} is {list(sections)}, expected sections within a head")
-    if keys.architecture in arch.ROPE_SECTIONS_REQUIRED and not any(sections[:3]):
+    if required and not any(sections[:3]):
         keys.fail(f"{keys.own(suffix)} is {list(sections)}, expected a section that is not empty")
 
 

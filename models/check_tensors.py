@@ -1,18 +1,22 @@
 """The list of tensors: types and places that the operations of ggml abort on.
 
-Shapes are llama.cpp's to check, and it does (check_tensor_dims). It does not check types: a weight of a type that
-cannot be multiplied with is a call of a null pointer, a norm that is not F32 is an abort in the first token.
+Shapes are llama.cpp's to check, and it does (check_tensor_dims), but for some architectures it expects an attention
+weight as wide as the embedding, whatever the heads are, and the graph then asserts on the heads. Types it does not
+check: a weight of a type that cannot be multiplied with is a call of a null pointer, a norm that is not F32 is an
+abort in the first token.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from llmcli.models import architectures as arch
 from llmcli.models.facts import NO_VOCABULARY
 from llmcli.models.gguf_header import GgufHeader, GgufTensor
 from llmcli.models.gguf_keys import Keys
 from llmcli.models.gguf_types import GGML_TYPES, TYPE_IDS, WEIGHT_TYPES
+from llmcli.models.layers import Layers
 
 TENSOR_ALIGNMENT_BYTES = 32  # TENSOR_ALIGNMENT of ggml: memory-mapped weights that lie otherwise are an abort
 _F32 = TYPE_IDS["F32"]
@@ -28,9 +32,9 @@ _ONLY_F32 = re.compile(
 _INTEGERS = {"ffn_gate_tid2eid": {"I32"}, "d2t": {"I32", "I64"}, "masked_embd_ordering": {"I32"}}
 
 
-def check_tensors(keys: Keys, headers: Sequence[GgufHeader]) -> None:
+def check_tensors(keys: Keys, headers: Sequence[GgufHeader], layers: Layers) -> None:
     """Refuse tensors that would bring llama.cpp down."""
-    embedding: GgufTensor | None = None
+    tensors: dict[str, GgufTensor] = {}
     for header in headers:
         part = Keys(header, keys.architecture)
         for tensor in header.tensors:
@@ -40,11 +44,10 @@ def check_tensors(keys: Keys, headers: Sequence[GgufHeader]) -> None:
                     f"tensor {tensor.name!r} starts at offset {header.data_offset + tensor.offset}, expected a "
                     f"multiple of {TENSOR_ALIGNMENT_BYTES} (general.alignment is {header.alignment})"
                 )
-            if tensor.name == "token_embd.weight":
-                embedding = tensor
-    if embedding is None or len(embedding.shape) != 2:
-        keys.fail("tensor 'token_embd.weight' is missing or has no rows")
-    _check_embedding(keys, embedding)
+            tensors[tensor.name] = tensor
+    _check_embedding(keys, tensors.get("token_embd.weight"))
+    if keys.architecture not in arch.HEAD_SIZES_DIFFER:
+        _check_heads(keys, tensors, layers)
 
 
 def _check_type(keys: Keys, tensor: GgufTensor) -> None:
@@ -61,8 +64,34 @@ def _check_type(keys: Keys, tensor: GgufTensor) -> None:
         keys.fail(f"tensor {name!r} has type {kind}, which cannot be multiplied with")
 
 
-def _check_embedding(keys: Keys, embedding: GgufTensor) -> None:
+def _check_heads(keys: Keys, tensors: Mapping[str, GgufTensor], layers: Layers) -> None:
+    """The attention weights of each layer are as wide as its heads together (queries with a gate: twice that)."""
+    for layer, (heads, kv_heads) in enumerate(zip(layers.heads, layers.kv_heads, strict=True)):
+        if not kv_heads or (layers.recurrent[layer] and keys.architecture not in arch.RECURRENT_AND_ATTENTION):
+            continue
+        in_window = layers.window_layers[layer]
+        key = layers.key_width_window if in_window else layers.key_width
+        value = layers.value_width_window if in_window else layers.value_width
+        expected = {
+            "attn_q": (1, {heads * key, 2 * heads * key}),
+            "attn_k": (1, {kv_heads * key}),
+            "attn_v": (1, {kv_heads * value}),
+            "attn_qkv": (1, {heads * key + kv_heads * (key + value)}),
+            "attn_output": (0, {heads * value}),
+        }
+        for part, (axis, widths) in expected.items():
+            tensor = tensors.get(f"blk.{layer}.{part}.weight")
+            if tensor and (*tensor.shape, 1)[axis] not in widths:
+                keys.fail(
+                    f"tensor {tensor.name!r} is {list(tensor.shape)}, which does not fit {heads} heads of {key} "
+                    f"({kv_heads} KV heads of {value}): expected a width of {min(widths)}"
+                )
+
+
+def _check_embedding(keys: Keys, embedding: GgufTensor | None) -> None:
     """One row for each token. A declared vocabulary size without tokens is memory that llama.cpp reserves unchecked."""
+    if embedding is None or len(embedding.shape) != 2:
+        keys.fail("tensor 'token_embd.weight' is missing or has no rows")
     tokens = keys.array("tokenizer.ggml.tokens", "str")
     if keys.text("tokenizer.ggml.model") in NO_VOCABULARY:
         count = keys.integer(keys.own("vocab_size")) or 0

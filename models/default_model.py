@@ -8,6 +8,7 @@ bytes costs at most three seconds and a line; then the index is asked. Nothing o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,7 @@ def _by_hand(settings: Settings) -> str:
 
 def _cached(model: DefaultModel, settings: Settings) -> list[Path]:
     repo = cached_repo(settings, model.repo_id)
-    return [path for s in snapshots(repo) if (path := s / model.file).exists()] if repo else []
+    return [path for s in snapshots(repo) if os.path.exists(path := s / model.file)] if repo else []
 
 
 def _has_size(path: Path, model: DefaultModel) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llmcli.models.gguf_header import GgufHeader
-from llmcli.models.gguf_keys import Keys
-from llmcli.models.gguf_types import FILE_TYPES, GGML_TYPES
-from llmcli.models.layers import Layers, read_layers
+from llmcli.base.errors import ModelError
+from llmcli.base.text import printable
+
+if TYPE_CHECKING:
+    from llmcli.models.gguf_header import GgufHeader, GgufTensor
+    from llmcli.models.gguf_keys import Keys
 
 NO_VOCABULARY = frozenset({"no_vocab", "none"})
 
@@ -93,20 +94,30 @@ def facts_from_json(data: Any) -> ModelFacts:
     return ModelFacts(**{**data, **{name: tuple(data[name]) for name in _TUPLES}})
 
 
+def require_vocabulary(facts: ModelFacts) -> None:
+    """Raise ModelError for a model that cannot be given text: asking llama.cpp to tokenize with it would abort."""
+    if not facts.has_vocabulary:
+        raise ModelError(
+            f"{printable(facts.shards[0])} has no tokenizer (tokenizer.ggml.model is {facts.tokenizer_model!r}), "
+            "so it cannot be given text"
+        )
+
+
 def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> ModelFacts:
     """The facts of a model from its header, or from those of its shards in order; they have passed check.py."""
+    # Imported here: where the facts are remembered, nothing of the reader is needed, and start-up is short.
+    from llmcli.models.gguf_keys import Keys
+    from llmcli.models.layers import read_layers
+
     first = headers[0]
-    metadata = first.metadata
-    architecture = str(metadata["general.architecture"])
-    keys = Keys(first, architecture)
+    keys = Keys(first, str(first.metadata["general.architecture"]))
     tensors = {tensor.name: tensor for header in headers for tensor in header.tensors}
-    layers: Layers = read_layers(keys)
-    embedding = tensors["token_embd.weight"]
+    layers = read_layers(keys)
     positions = tensors.get("position_embd.weight")
     return ModelFacts(
-        architecture=architecture,
-        name=keys.text("general.name"),
-        license=_text_or_none(metadata, "general.license"),
+        architecture=keys.architecture,
+        name=_text_or_none(first, "general.name"),
+        license=_text_or_none(first, "general.license"),
         n_ctx_train=keys.required(keys.own("context_length")),
         n_layer=layers.count,
         n_embd=keys.required(keys.own("embedding_length")),
@@ -124,12 +135,12 @@ def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> Mo
         recurrent_state_bytes=layers.recurrent_state_bytes,
         n_expert=keys.integer(keys.own("expert_count")) or 0,
         n_expert_used=max(keys.per_layer("expert_used_count", layers.count_all, (0,))),
-        n_vocab=embedding.shape[1],
+        n_vocab=tensors["token_embd.weight"].shape[1],
         tokenizer_model=keys.text("tokenizer.ggml.model") or "none",
         longest_token_bytes=longest_token_bytes,
-        has_chat_template=isinstance(metadata.get("tokenizer.chat_template"), str),
+        has_chat_template=_text_or_none(first, "tokenizer.chat_template") is not None,
         n_positions=positions.shape[1] if positions and len(positions.shape) > 1 else None,
-        quant=_quant(keys, Counter(tensor.type_id for tensor in tensors.values())),
+        quant=_quant(keys, tensors.values()),
         n_params=sum(tensor.elements for tensor in tensors.values()),
         tensor_bytes=sum(tensor.nbytes for tensor in tensors.values()),
         file_bytes=sum(header.file_bytes for header in headers),
@@ -137,15 +148,20 @@ def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> Mo
     )
 
 
-def _text_or_none(metadata: Mapping[str, Any], key: str) -> str | None:
-    value = metadata.get(key)
+def _text_or_none(header: GgufHeader, key: str) -> str | None:
+    value = header.metadata.get(key)
     return value if isinstance(value, str) else None
 
 
-def _quant(keys: Keys, types: Counter[int]) -> str:
+def _quant(keys: Keys, tensors: Iterable[GgufTensor]) -> str:
     """A file type of 0 is also what writers leave unset, so it counts only where it fits the tensors."""
-    most_common = GGML_TYPES[types.most_common(1)[0][0]].name
+    from llmcli.models.gguf_types import FILE_TYPES, GGML_TYPES
+
+    counts: dict[int, int] = {}
+    for tensor in tensors:
+        counts[tensor.type_id] = counts.get(tensor.type_id, 0) + 1
+    most_frequent = GGML_TYPES[max(counts, key=lambda type_id: counts[type_id])].name
     file_type = keys.integer("general.file_type")
-    if file_type is None or file_type not in FILE_TYPES or (file_type == 0 and most_common != "F32"):
-        return most_common
+    if file_type is None or file_type not in FILE_TYPES or (file_type == 0 and most_frequent != "F32"):
+        return most_frequent
     return FILE_TYPES[file_type]

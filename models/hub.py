@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import re
+import ssl
 import time
 import warnings
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ class _Stated:
 def download(
     wanted: HubFile, settings: Settings, *, progress: ProgressFactory, replace: bool = False, reach_s: float = REACH_S
 ) -> Path:
-    """Fetch `wanted` into the cache, checked; its path in there. `replace` fetches also where a file is there already.
+    """Fetch `wanted` into the cache, checked; its path in there. `replace` says that what is there has wrong bytes.
 
     Raises ModelError (out of reach within `reach_s`, refused, missing, other or wrong bytes; what was fetched wrong is
     gone again), ResourceError (no room), LlmcliError (the cache cannot be written).
@@ -72,8 +73,10 @@ def download(
     cache = settings.hub_cache_dir
     if stated.size_bytes is not None:
         require_free(cache, stated.size_bytes, move_with=MOVE_WITH)
-    with progress(wanted.file, stated.size_bytes) as task, _errors_translated(wanted, settings):
-        path = _fetch(wanted, settings, task, replace=replace)
+    with progress(wanted.file, stated.size_bytes) as task, _errors_translated(wanted, settings, fetching=True):
+        if replace:
+            _drop_cached(wanted, settings)
+        path = _fetch(wanted, settings, task)
     try:
         verify(path, size_bytes=stated.size_bytes, sha256=wanted.sha256 or stated.sha256)
     except ModelError:
@@ -94,7 +97,8 @@ def _ask_hub(wanted: HubFile, settings: Settings, reach_s: float) -> _Stated:
     ends_at = time.monotonic() + reach_s
     connect(settings.hub_endpoint, ends_at)
     began = time.monotonic()
-    client = _client(settings)
+    client = _client()
+    _trust_bundle(client, settings)
     ends_at += time.monotonic() - began  # the import is not the network's fault
 
     def head() -> _Stated:
@@ -107,7 +111,7 @@ def _ask_hub(wanted: HubFile, settings: Settings, reach_s: float) -> _Stated:
         location = settings.hub_endpoint if via_xet else found.location
         return _Stated(found.size, found.etag if _SHA256.match(found.etag) else None, location)
 
-    with _errors_translated(wanted, settings):
+    with _errors_translated(wanted, settings, fetching=False):
         stated = within(ends_at, head)
     if urlsplit(stated.location).netloc != urlsplit(settings.hub_endpoint).netloc:
         connect(stated.location, ends_at)
@@ -127,8 +131,8 @@ def _compare(wanted: HubFile, stated: _Stated, settings: Settings) -> None:
             )
 
 
-def _fetch(wanted: HubFile, settings: Settings, task: Progress, *, replace: bool) -> Path:
-    client = _client(settings)
+def _fetch(wanted: HubFile, settings: Settings, task: Progress) -> Path:
+    client = _client()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about symlinks and disk space: the one is no news, the other was checked
         path = client.hf_hub_download(
@@ -137,10 +141,17 @@ def _fetch(wanted: HubFile, settings: Settings, task: Progress, *, replace: bool
             revision=wanted.revision,
             cache_dir=settings.hub_cache_dir,
             endpoint=settings.hub_endpoint,
-            force_download=replace,
             tqdm_class=_bar_for(task),
         )
     return Path(path)
+
+
+def _drop_cached(wanted: HubFile, settings: Settings) -> None:
+    """Not left to the client's force_download: it keeps a name that is there, also where that is a file of its own."""
+    options = {"cache_dir": settings.hub_cache_dir, "revision": wanted.revision}
+    found = _client().try_to_load_from_cache(wanted.repo_id, wanted.file, **options)
+    if isinstance(found, str):  # else None, or a mark for "known not to exist"
+        _remove(Path(found), settings.hub_cache_dir)
 
 
 def _bar_for(task: Progress) -> type[Any]:
@@ -175,22 +186,34 @@ def _remove(path: Path, cache: Path) -> None:
             blob.unlink()
 
 
-def _client(settings: Settings) -> Any:
+def _client() -> Any:
     """huggingface_hub, made silent: what goes wrong is reported once, as an error of ours."""
-    for name in _CA_VARIABLES:
-        # The client's HTTP library knows SSL_CERT_FILE and SSL_CERT_DIR only, when it makes its first connection.
-        bundle = settings.environment.get(name)
-        if bundle and not settings.environment.get("SSL_CERT_FILE") and not settings.environment.get("SSL_CERT_DIR"):
-            os.environ["SSL_CERT_DIR" if os.path.isdir(bundle) else "SSL_CERT_FILE"] = bundle
-            break
     import huggingface_hub
 
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL + 1)
     return huggingface_hub
 
 
+def _trust_bundle(client: Any, settings: Settings) -> None:
+    """Take the CA certificates from where other tools are told to: the client knows only SSL_CERT_FILE and _DIR."""
+    env = settings.environment
+    name = next((n for n in _CA_VARIABLES if env.get(n)), None)
+    if name is None or env.get("SSL_CERT_FILE") or env.get("SSL_CERT_DIR"):
+        return
+    where = {"capath" if os.path.isdir(env[name]) else "cafile": env[name]}
+    try:
+        context = ssl.create_default_context(**where)  # type: ignore[arg-type]
+    except OSError as error:
+        raise ModelError(
+            f"cannot read the CA certificates at {printable(env[name])}: {error.strerror}", hint=f"correct {name}"
+        ) from None
+    made = client.get_session()
+    options = {"event_hooks": made.event_hooks, "follow_redirects": True, "timeout": None}
+    client.set_client_factory(lambda: type(made)(verify=context, **options))
+
+
 @contextlib.contextmanager
-def _errors_translated(wanted: HubFile, settings: Settings) -> Iterator[None]:
+def _errors_translated(wanted: HubFile, settings: Settings, *, fetching: bool) -> Iterator[None]:
     from huggingface_hub import errors, get_token
 
     # HTTPError is the base of the HTTP library's errors, under whichever name the client uses that library.
@@ -199,4 +222,6 @@ def _errors_translated(wanted: HubFile, settings: Settings) -> Iterator[None]:
         yield
     except (http_error, OSError, ValueError, RuntimeError, ImportError) as error:
         has_token = get_token() is not None
-        raise as_llmcli_error(error, wanted.repo_id, wanted.file, settings, has_token=has_token) from None
+        raise as_llmcli_error(
+            error, wanted.repo_id, wanted.file, settings, has_token=has_token, fetching=fetching
+        ) from None

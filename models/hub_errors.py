@@ -12,11 +12,16 @@ from llmcli.base.errors import LlmcliError, ModelError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models.place import as_disk_error
-from llmcli.models.reach import causes, class_names, proxy_for, unreachable
+from llmcli.models.reach import causes, class_names, proxy_for, reason_of, unreachable
+
+# OSErrors whose numbers are not the system's: 1 of the TLS library is not "operation not permitted".
+_FOREIGN_NUMBERS = {"SSLError", "gaierror"}
 
 
-def as_llmcli_error(error: Exception, repo_id: str, file: str, settings: Settings, *, has_token: bool) -> LlmcliError:
-    """The error to report for `error`, raised while `file` of `repo_id` was asked for or fetched."""
+def as_llmcli_error(
+    error: Exception, repo_id: str, file: str, settings: Settings, *, has_token: bool, fetching: bool
+) -> LlmcliError:
+    """The error to report for `error`, raised while `file` of `repo_id` was asked for or, then, `fetching` it."""
     chain = list(causes(error))
     names = {name for link in chain for name in class_names(link)}
     repo, where = printable(repo_id), printable(settings.hub_endpoint)
@@ -30,8 +35,8 @@ def as_llmcli_error(error: Exception, repo_id: str, file: str, settings: Setting
         return ModelError(f"{repo} is not the name of a repository", hint="write it as owner/repo")
     if "OfflineModeIsEnabled" in names:
         return ModelError("the network is switched off", hint="unset HF_HUB_OFFLINE and LLMCLI_OFFLINE")
-    if "Consistency check failed" in str(error):
-        return ModelError(f"the download of {printable(file)} was cut short", hint="try again")
+    if fetching:
+        return ModelError(f"the download of {printable(file)} broke off: {reason_of(error)}", hint="try again")
     target = urlsplit(settings.hub_endpoint)
     host = target.hostname or where
     return unreachable(host, proxy_for(target.scheme, host), error)
@@ -47,7 +52,7 @@ def not_a_hub(settings: Settings) -> ModelError:
 
 def _disk_error(chain: list[BaseException], settings: Settings) -> LlmcliError | None:
     for link in chain:
-        if not isinstance(link, OSError):
+        if not isinstance(link, OSError) or _FOREIGN_NUMBERS & class_names(link):
             continue
         if isinstance(link, FileNotFoundError) and link.errno and not link.filename:
             # How the ssl module reports a certificate file that is not there.
@@ -72,7 +77,7 @@ def _refusal(
     if "RepositoryNotFoundError" in names:
         hint = "check the name; a private repository needs a token that may read it (HF_TOKEN)"
         return ModelError(f"the hub has no repository {repo}, or it is private", hint=hint)
-    if names & {"RevisionNotFoundError", "EntryNotFoundError"} and status is not None:
+    if names & {"RevisionNotFoundError", "RemoteEntryNotFoundError"}:
         return ModelError(f"{repo} has no file {file}", hint=f"see what there is at {page}/tree/main")
     if status == 401:
         return ModelError("the hub does not accept your token", hint="renew or unset HF_TOKEN")

@@ -20,10 +20,9 @@ from typing import Any
 from llmcli.base.errors import ModelError
 from llmcli.base.files import CHUNK_BYTES, atomic_write, make_private_dir
 from llmcli.base.settings import Settings
-from llmcli.models.check import check_model, require_vocabulary
-from llmcli.models.facts import ModelFacts, facts_from_json
+from llmcli.models.facts import ModelFacts, facts_from_json, require_vocabulary
 from llmcli.models.gguf_source import open_regular, shown
-from llmcli.models.shards import SHARD_NAME
+from llmcli.models.reference import shard_of
 
 # To be raised when check.py refuses more than before or ModelFacts changes: memos of the old kind are then no use.
 MEMO_VERSION = 1
@@ -72,6 +71,8 @@ def inspect_model(
 
 def _inspect(path: Path, on_hash: Callable[[int, int], None] | None) -> tuple[Inspected, list[_FileIdentity]]:
     """Check, then hash; what is checked and what is hashed must be the same files, so nothing may change meanwhile."""
+    from llmcli.models.check import check_model  # not needed, and 20 ms of start-up, where the result is remembered
+
     try:
         facts = check_model(path, need_vocabulary=False)
         before = [_file_identity(shard) for shard in facts.shards]
@@ -103,7 +104,7 @@ def _digest(path: Path, done: int, total: int, on_hash: Callable[[int, int], Non
 
 def _memo_name(path: Path) -> str:
     """One memo for each file, by whatever link it is reached; a shard counts with the folder its siblings are in."""
-    key = str(path) if SHARD_NAME.match(path.name) else os.path.realpath(path)
+    key = str(path) if shard_of(path.name) else os.path.realpath(path)
     return hashlib.sha256(os.fsencode(key)).hexdigest()
 
 

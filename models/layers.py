@@ -57,7 +57,7 @@ def read_layers(keys: Keys) -> Layers:
     value_width = width if value_width is None else value_width
     recurrent = _recurrent(keys, kv_heads, count)
     window, window_layers = _window(keys, recurrent)
-    mla = keys.integer(keys.own("attention.key_length_mla")) not in {None, 0}
+    mla = all(keys.integer(keys.own(f"attention.{part}_length_mla")) for part in ("key", "value"))
     indexer = keys.integer(keys.own("attention.indexer.key_length")) or 0 if name in arch.INDEXER else 0
     return Layers(
         count_all=count_all,

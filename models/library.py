@@ -101,7 +101,7 @@ def cached_repo(settings: Settings, repo_id: str) -> Path | None:
     """The cache folder of a repository, None where there is none. Case decides only between two that both fit."""
     wanted = REPO_PREFIX + repo_id.replace("/", "--")
     exact = settings.hub_cache_dir / wanted
-    if exact.is_dir():
+    if os.path.isdir(exact):
         return exact
     names = sorted(n for n in _names(settings.hub_cache_dir) if n.casefold() == wanted.casefold())
     return settings.hub_cache_dir / names[0] if names else None
@@ -115,7 +115,7 @@ def repo_id_of(repo_folder: Path) -> str:
 def snapshots(repo_folder: Path) -> tuple[Path, ...]:
     """The snapshot folders of a repository: the one `main` points at, then the others, newest first."""
     root = repo_folder / "snapshots"
-    folders = [root / name for name in _names(root) if _REVISION.match(name) and (root / name).is_dir()]
+    folders = [root / name for name in _names(root) if _REVISION.match(name) and os.path.isdir(root / name)]
     main = _main_revision(repo_folder)
     return tuple(sorted(folders, key=lambda f: (f.name != main, -_modified_ns(f), f.name)))
 

@@ -76,9 +76,8 @@ def within(ends_at: float, job: Callable[[], T]) -> T:
 
 def unreachable(host: str, proxy: str | None, error: BaseException) -> ModelError:
     """The ModelError for a hub that gave no answer: through a proxy, for want of trust, or at all."""
-    chain = list(causes(error))
-    reason = without_credentials(printable(_reason(chain)))
-    if any(_UNTRUSTED in str(link) for link in chain):
+    reason = reason_of(error)
+    if any(_UNTRUSTED in str(link) for link in causes(error)):
         return ModelError(
             f"the certificate of {host} is not trusted: {reason}",
             hint="where a proxy signs for it, set SSL_CERT_FILE to the file with its CA certificate",
@@ -111,12 +110,12 @@ def class_names(error: BaseException) -> set[str]:
     return {cls.__name__ for cls in type(error).__mro__}
 
 
-def _reason(chain: list[BaseException]) -> str:
-    """The first line of the innermost error that says anything."""
-    for link in reversed(chain):
+def reason_of(error: BaseException) -> str:
+    """The first line of the innermost error that says anything, safe to print, without passwords."""
+    for link in reversed(list(causes(error))):
         if isinstance(link, TimeoutError) or "TimeoutException" in class_names(link):
             return "no answer in time"
         text = (link.strerror if isinstance(link, OSError) else None) or str(link).strip()
         if text:
-            return text.splitlines()[0]
-    return type(chain[0]).__name__
+            return without_credentials(printable(text.splitlines()[0]))
+    return type(error).__name__

@@ -94,7 +94,7 @@ def _without_aliases(reference: str, settings: Settings) -> str:
 
 def _find(reference: str, settings: Settings) -> Path:
     path = _as_path(reference)
-    if path.is_dir():
+    if os.path.isdir(path):
         return _in_folder(path)
     if os.path.lexists(path):
         return _from_file(path)
@@ -117,9 +117,9 @@ def _as_path(text: str) -> Path:
 
 def _from_file(path: Path) -> Path:
     shown = printable(str(path))
-    if not path.exists():
+    if not os.path.exists(path):
         raise ModelError(f"{shown} is a link to a file that is gone", hint="fetch the model again")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ModelError(f"{shown} is not a regular file")
     if is_half_name(path.name):
         raise ModelError(f"{shown} is half a download", hint="fetch the model again")
@@ -127,7 +127,7 @@ def _from_file(path: Path) -> Path:
     if shard is None or shard.number == 1:
         return path
     first = path.with_name(shard.sibling(1))
-    if not first.exists():
+    if not os.path.exists(first):
         raise ModelError(
             f"{shown} is shard {shard.number} of {shard.count}, and the first is missing: {printable(first.name)}",
             hint=f"put all {shard.count} shards into one folder",
@@ -143,7 +143,11 @@ def _in_folder(folder: Path) -> Path:
         return files[0].path
     if files:
         raise ModelError(f"{shown} holds {len(files)} models", hint=f"name one of them:\n{_table(files)}")
-    others = [n for n in sorted(os.listdir(folder)) if is_half_name(n) or n.lower().endswith(SUFFIX)]
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise ModelError(f"cannot read the folder {shown}: {error.strerror}") from None
+    others = [n for n in names if is_half_name(n) or n.lower().endswith(SUFFIX)]
     why = f"; these are not whole or not models: {printable(', '.join(others[:5]))}" if others else ""
     raise ModelError(f"no model in the folder {shown}{why}", hint="name a .gguf file or a folder with one in it")
 

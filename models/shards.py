@@ -6,15 +6,13 @@ llama.cpp opens the first part and finds the others by name, `<prefix>-00001-of-
 
 from __future__ import annotations
 
-import re
-
 from llmcli.base.errors import ModelError
 from llmcli.models.gguf_header import GgufHeader, read_header
 from llmcli.models.gguf_keys import Keys
 from llmcli.models.gguf_source import shown
+from llmcli.models.reference import shard_of
 
 MAX_SHARDS = 999
-SHARD_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf\Z", re.DOTALL)
 
 
 def read_shards(header: GgufHeader) -> tuple[GgufHeader, ...]:
@@ -22,17 +20,15 @@ def read_shards(header: GgufHeader) -> tuple[GgufHeader, ...]:
     count = _u16(header, "split.count") or 1
     if count == 1:
         return (header,)
-    named = SHARD_NAME.match(header.path.name)
-    if not named or int(named["count"]) != count:
+    named = shard_of(header.path.name)
+    if not named or named.count != count:
         raise ModelError(
             f"{shown(header.path)} is one of {count} parts of a model, but not named like one",
             hint=f"give the parts their names back: NAME-00001-of-{count:05}.gguf and so on, in one folder",
         )
     if count > MAX_SHARDS:
         raise ModelError(f"{shown(header.path)} is one of {count} parts, expected at most {MAX_SHARDS}")
-    paths = [
-        header.path.with_name(f"{named['prefix']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)
-    ]
+    paths = [header.path.with_name(named.sibling(number)) for number in range(1, count + 1)]
     missing = [path for path in paths if not path.exists()]
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

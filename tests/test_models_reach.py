@@ -35,7 +35,7 @@ def test_an_open_port(open_port: int) -> None:
 
 
 def test_a_closed_port(closed_port: int) -> None:
-    with pytest.raises(ModelError, match="cannot reach 127.0.0.1: Connection refused"):
+    with pytest.raises(ModelError, match=r"cannot reach 127\.0\.0\.1: Connection refused"):
         connect(f"http://127.0.0.1:{closed_port}", soon())
 
 
@@ -43,7 +43,7 @@ def test_a_name_look_up_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     hang = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: hang.wait(5))
     began = time.monotonic()
-    with pytest.raises(ModelError, match="cannot reach hub.invalid: no answer in time"):
+    with pytest.raises(ModelError, match=r"cannot reach hub\.invalid: no answer in time"):
         connect("https://hub.invalid", soon())
     assert time.monotonic() - began < 0.6
     hang.set()
@@ -79,8 +79,8 @@ def test_proxy_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_within_passes_results_and_errors_on() -> None:
     assert within(soon(), lambda: 3) == 3
-    with pytest.raises(KeyError):
-        within(soon(), lambda: {}["x"])
+    with pytest.raises(ZeroDivisionError):
+        within(soon(), lambda: 1 / 0)
     with pytest.raises(TimeoutError):
         within(time.monotonic() + 0.05, lambda: time.sleep(0.5))
 

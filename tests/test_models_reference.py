@@ -20,32 +20,9 @@ from llmcli.models.reference import (
 )
 
 QUANTS = [
-    "Q4_0",
-    "Q4_1",
-    "Q8_0",
-    "Q4_0_4_4",
-    "Q2_K",
-    "Q3_K_S",
-    "Q4_K_M",
-    "Q3_K_XL",
-    "Q6_K",
-    "IQ1_S",
-    "IQ2_XXS",
-    "IQ3_M",
-    "IQ4_NL",
-    "IQ4_XS",
-    "IQ4_KS",
-    "TQ1_0",
-    "TQ2_0",
-    "MXFP4",
-    "MXFP4_MOE",
-    "NVFP4",
-    "BF16",
-    "F16",
-    "F32",
-    "UD-Q4_K_XL",
-    "UD-IQ2_M",
-    "UD-Q8_K_XL",
+    *("Q4_0", "Q4_1", "Q8_0", "Q4_0_4_4", "Q2_K", "Q3_K_S", "Q4_K_M", "Q3_K_XL", "Q6_K", "TQ1_0", "TQ2_0"),
+    *("IQ1_S", "IQ2_XXS", "IQ3_M", "IQ4_NL", "IQ4_XS", "IQ4_KS", "MXFP4", "MXFP4_MOE", "NVFP4"),
+    *("BF16", "F16", "F32", "UD-Q4_K_XL", "UD-IQ2_M", "UD-Q8_K_XL"),
 ]
 
 

@@ -31,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -69,11 +69,12 @@ class Recipe:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:20]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Install the engine; the exit code."""
     parser = argparse.ArgumentParser(description="Install llama-cpp-python, compiled for this machine.")
     parser.add_argument("--force", action="store_true", help="compile again, whatever is installed or kept")
-    force: bool = parser.parse_args().force
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no compilers left behind either
+    force: bool = parser.parse_args(arguments).force
     try:
         if sys.prefix == sys.base_prefix:
             raise BuildError(
@@ -305,19 +306,18 @@ def run_pip_wheel(recipe: Recipe, hook: Path, jobs: int, out: Path, log: Path) -
         errors="replace",
         start_new_session=posix,
     )
-    assert child.stdout is not None
-    try:
-        with open(log, "w", encoding="utf-8") as target, Progress() as progress:
-            for line in child.stdout:
+    with child, open(log, "w", encoding="utf-8") as target, Progress() as progress:
+        try:
+            for line in child.stdout or ():
                 target.write(line)
                 progress.see(line)
-        return child.wait()
-    except BaseException:
-        if posix:  # the compilers too, which a signal to pip alone would leave behind
-            os.killpg(child.pid, signal.SIGTERM)
-        child.terminate()
-        child.wait()
-        raise
+        except BaseException:
+            if posix:  # the compilers too; and pip removes its build folder on an interrupt, not when terminated
+                os.killpg(child.pid, signal.SIGINT)
+            else:
+                child.terminate()
+            raise
+    return child.returncode
 
 
 def tail(log: Path) -> str:

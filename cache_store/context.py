@@ -1,0 +1,162 @@
+"""What every operation of one opened store works with, and how it gives up on writing.
+
+A store never fails for reasons of the environment. It has three modes:
+
+    writable    everything
+    readonly    look-ups only: asked for, or the folder cannot be written
+    off         no look-ups either: there is no folder, or it is not safely ours
+
+Each trouble is told once, in one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmcli.base.text import printable
+from llmcli.cache_store.block_file import read_header
+from llmcli.cache_store.block_format import BlockHeader, DamagedError
+from llmcli.cache_store.counters import Pending
+from llmcli.cache_store.fingerprints import Fingerprints
+from llmcli.cache_store.layout import Layout
+from llmcli.cache_store.names import Names
+from llmcli.cache_store.policy import Policy
+from llmcli.cache_store.writers import Writer, dead_writers, sweep_temps
+
+if TYPE_CHECKING:
+    from llmcli.cache_store.index import Index
+
+WRITABLE, READONLY, OFF = "writable", "readonly", "off"
+
+
+@dataclass(slots=True)
+class Context:
+    """The state of one opened store.
+
+    dead             markers of processes that were killed while writing; the index is looked after before they go
+    dirty_folders    folders whose renames are not yet durable
+    other_bytes      what other format versions take; None: not looked at yet
+    """
+
+    layout: Layout
+    policy: Policy
+    salt: str
+    mode: str
+    notify: Callable[[str], None]
+    writer: Writer
+    names: Names
+    fingerprints: Fingerprints
+    pending: Pending = field(default_factory=Pending)
+    dead: list[Path] = field(default_factory=list)
+    dirty_folders: set[Path] = field(default_factory=set)
+    other_bytes: int | None = None
+    _told: set[str] = field(default_factory=set)
+    _index: Index | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def index(self) -> Index:
+        """The index, imported and made on first use."""
+        from llmcli.cache_store.index import Index
+
+        with self._lock:
+            if self._index is None:
+                in_memory = self.mode != WRITABLE
+                self._index = Index(self.layout.index, self.headers, self.warn, in_memory=in_memory)
+            return self._index
+
+    @property
+    def index_is_used(self) -> bool:
+        """Whether anything asked for the index yet."""
+        return self._index is not None
+
+    def warn(self, text: str, *, once_as: str = "") -> None:
+        """Tell the user one line, the first time (for all texts with the same `once_as`)."""
+        kind = once_as or text
+        with self._lock:
+            told = kind in self._told
+            self._told.add(kind)
+        if not told:
+            self.notify(text)
+
+    def stop_writing(self, error: OSError) -> None:
+        """After a failed write: look-ups go on, nothing more is saved by this process."""
+        if self.mode == WRITABLE:
+            self.mode = READONLY
+            self.warn(f"the prefix store cannot be written ({_words(error)}); nothing more is saved", once_as="write")
+
+    def headers(self) -> Iterator[tuple[BlockHeader, float]]:
+        """Every sound header in the store with the block's time of last use; reads one page of each file."""
+        for name, path in self.layout.all_blocks():
+            with contextlib.suppress(FileNotFoundError, DamagedError):
+                header, facts = read_header(path)
+                if (header.parent, header.key) == (name.parent, name.key) and header.key_is_its_own():
+                    yield header, facts.st_mtime
+
+
+def open_context(root: Path, policy: Policy, salt: str, notify: Callable[[str], None], *, readonly: bool) -> Context:
+    """Prepare the folders and look for killed writers. Never raises for what it finds there."""
+    layout = Layout(root)
+    writer = Writer(layout)
+    mode, trouble = (_existing_mode(layout), None) if readonly else _prepare(layout)
+    context = Context(layout, policy, salt, mode, notify, writer, Names(layout, writer), Fingerprints(layout, writer))
+    if trouble:
+        then = "nothing is saved" if mode == READONLY else "going on without it"
+        context.warn(f"the prefix store at {printable(str(root))} cannot be used ({trouble}); {then}", once_as="write")
+    if mode == WRITABLE:
+        context.dead = dead_writers(layout)
+        if context.dead:
+            sweep_temps(layout, context.dead)
+    return context
+
+
+def _prepare(layout: Layout) -> tuple[str, str | None]:
+    """Make the folders, private whatever the umask. Returns the mode, and what is wrong where it is not WRITABLE."""
+    try:
+        if not layout.root.exists():
+            layout.root.mkdir(parents=True, mode=0o700)
+            os.chmod(layout.root, 0o700)
+        for folder in layout.folders():
+            make_folder(folder)
+        if trouble := _unsafe(layout.base):
+            return OFF, trouble
+        if not os.access(layout.base, os.W_OK | os.X_OK):
+            return _existing_mode(layout), "no permission to write"
+    except OSError as error:
+        return _existing_mode(layout), _words(error)
+    return WRITABLE, None
+
+
+def make_folder(folder: Path) -> None:
+    """Make one folder for this user alone, unless it is there. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        os.chmod(folder, 0o700)
+
+
+def _unsafe(base: Path) -> str | None:
+    """Why the folder of this format is not safely ours; None where it is. Closes it to others where that is all."""
+    facts = os.lstat(base)
+    if not stat.S_ISDIR(facts.st_mode):
+        return "not a folder"
+    if hasattr(os, "geteuid"):
+        if os.geteuid() not in (0, facts.st_uid):
+            return "it belongs to another user"
+        if facts.st_mode & 0o077:
+            os.chmod(base, 0o700)
+    return None
+
+
+def _existing_mode(layout: Layout) -> str:
+    return READONLY if layout.blocks.is_dir() and os.access(layout.blocks, os.R_OK | os.X_OK) else OFF
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or type(error).__name__

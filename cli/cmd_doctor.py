@@ -1,0 +1,70 @@
+"""`llmcli doctor`: one page about this machine, the build and the folders, each line with a verdict."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import click
+
+from llmcli.base.settings import Settings
+from llmcli.base.text import printable
+from llmcli.cli import output
+from llmcli.engine.diagnose import Check, Terminal, gather, judge, worst
+
+_COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_EPILOG = """\b
+Examples:
+  llmcli doctor
+  llmcli doctor --json
+
+\b
+Exit status: 0 nothing fails (warnings may be there), 1 something does."""
+
+
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_obj
+def command(settings: Settings, /, *, as_json: bool) -> int:
+    """Check this machine, the build of llama.cpp and the folders, and say what to do.
+
+    The library is first loaded in a child process, so that a build for another CPU is reported and kills nothing.
+    Nothing is fetched.
+    """
+    terminal = _terminal(settings)
+    facts = gather(settings, terminal)
+    checks = judge(facts)
+    if as_json:
+        lines = [{"name": c.name, "status": c.status, "message": c.message, "advice": c.advice} for c in checks]
+        output.write_json({"status": worst(checks), "checks": lines, **facts.as_json()})
+    else:
+        _show(checks, color=terminal.color)
+    return 1 if worst(checks) == "fail" else 0
+
+
+def _terminal(settings: Settings) -> Terminal:
+    is_terminal = output.is_terminal()
+    names = ("LC_ALL", "LC_CTYPE", "LANG")
+    return Terminal(
+        is_terminal=is_terminal,
+        encoding=getattr(sys.stdout, "encoding", None) or "utf-8",
+        columns=shutil.get_terminal_size().columns,
+        color=is_terminal and not settings.no_color,
+        locale=next((value for name in names if (value := settings.environment.get(name))), None),
+    )
+
+
+def _show(checks: tuple[Check, ...], *, color: bool) -> None:
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        status = check.status.ljust(4)
+        mark = click.style(status, _COLORS[check.status]) if color else status
+        lines.append(f"{mark}  {check.name:<{width}}  {printable(check.message)}")
+        if check.advice:
+            lines.append(f"{'':<{width + 8}}do: {printable(check.advice)}")
+    text = "\n".join(lines) + "\n"
+    if color:
+        click.echo(text, nl=False)  # output.write shows escapes instead of sending them; what is not ours is printable
+    else:
+        output.write(text)

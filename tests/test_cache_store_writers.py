@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from llmcli.cache_store import writers
+from llmcli.cache_store.layout import Layout
+from llmcli.cache_store.writers import Writer, dead_writers, stray_temps, sweep_temps
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path)
+    for folder in (*layout.folders(), layout.blocks / "00"):
+        folder.mkdir()
+    return layout
+
+
+def killed_child(layout: Layout) -> None:
+    """A process that dies with a temp file open."""
+    child = os.fork()
+    if child == 0:
+        Writer(layout).temp_path(layout.blocks / "00").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_one_marker_per_process_and_no_two_equal_temps(layout: Layout) -> None:
+    writer = Writer(layout)
+    assert list(layout.writers.iterdir()) == []
+    one, two = writer.temp_path(layout.blocks / "00"), writer.temp_path(layout.names)
+    (marker,) = layout.writers.iterdir()
+    assert one.name.startswith(f".tmp-{marker.name}-")
+    assert one.name != two.name
+    assert stat.S_IMODE(marker.stat().st_mode) == 0o600
+    assert dead_writers(layout) == []
+    writer.end(keep_marker=False)
+    assert list(layout.writers.iterdir()) == []
+    assert writer.temp_path(layout.names).name.startswith(".tmp-")  # begins again
+    writer.end(keep_marker=True)
+    assert len(dead_writers(layout)) == 1
+
+
+def test_only_the_temps_of_the_dead_are_swept(layout: Layout) -> None:
+    living = Writer(layout)
+    mine = living.temp_path(layout.blocks / "00")
+    mine.touch()
+    killed_child(layout)
+    dead = dead_writers(layout)
+    assert len(dead) == 1
+    assert len(stray_temps(layout)) == 1
+    assert sweep_temps(layout, dead) == 1
+    assert mine.exists()
+    assert stray_temps(layout) == []
+
+
+def test_a_forked_child_writes_under_its_own_name(layout: Layout) -> None:
+    writer = Writer(layout)
+    mine = writer.temp_path(layout.names).name
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write_end, writer.temp_path(layout.names).name.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(read_end, 200).decode()
+    os.close(read_end)
+    os.close(write_end)
+    assert theirs.rpartition("-")[0] != mine.rpartition("-")[0]
+
+
+def test_without_locks_a_marker_lives_for_a_day(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(path: Path, **_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(writers, "file_lock", no_locks)
+    fresh, old = layout.writers / "1-a", layout.writers / "1-b"
+    fresh.touch()
+    old.touch()
+    os.utime(old, (1, 1))
+    assert dead_writers(layout) == [old]
+
+
+def test_a_writer_can_begin_without_locks(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(path: Path, **_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(writers, "file_lock", no_locks)
+    assert Writer(layout).temp_path(layout.names).parent == layout.names
+    assert len(list(layout.writers.iterdir())) == 1

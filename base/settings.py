@@ -48,9 +48,9 @@ class Settings:
     def hub_cache_dir(self) -> Path:
         """The Hugging Face cache, shared with other tools: HF_HUB_CACHE, else HF_HOME/hub, else the XDG default."""
         if found := self.environment.get("HF_HUB_CACHE"):
-            return Path(found).expanduser()
+            return _expanded(found, "HF_HUB_CACHE")
         if found := self.environment.get("HF_HOME"):
-            return Path(found).expanduser() / "hub"
+            return _expanded(found, "HF_HOME") / "hub"
         return _xdg(self.environment, "XDG_CACHE_HOME", ".cache") / "huggingface" / "hub"
 
     @property
@@ -112,7 +112,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
 
 def _folders(env: Mapping[str, str]) -> dict[str, Path]:
     if home := env.get("LLMCLI_HOME"):
-        base = Path(home).expanduser().absolute()
+        base = _expanded(home, "LLMCLI_HOME").absolute()
         return {name: base / name for name in ("config", "cache", "state", "data")}
     return {
         "config": _xdg(env, "XDG_CONFIG_HOME", ".config") / "llmcli",
@@ -129,9 +129,17 @@ def _xdg(env: Mapping[str, str], name: str, fallback: str) -> Path:
     return _home(env) / fallback
 
 
+def _expanded(text: str, source: str) -> Path:
+    """`~` and `~user` resolved. Raises UsageError where there is no such user: a folder of that name is not meant."""
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~"):
+        raise UsageError(f"{source}: there is no home for {printable(expanded)}", hint="write the whole path")
+    return Path(expanded)
+
+
 def _home(env: Mapping[str, str]) -> Path:
     if home := env.get("HOME") or env.get("USERPROFILE"):
-        return Path(home)
+        return Path(home).absolute()
     try:
         return Path.home()
     except RuntimeError:  # no HOME and no entry for this user: a container with an arbitrary uid
@@ -154,23 +162,29 @@ def _read_config(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(data.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{printable(str(path))} is not valid TOML: {error}", hint=f"mend or remove {path}") from None
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # also not UTF-8, a number of thousands of digits, endless brackets
+        shown = printable(str(path))
+        raise UsageError(f"{shown} is not valid TOML: {error}", hint=f"mend or remove {shown}") from None
 
 
 def _aliases(values: Mapping[str, Any], path: Path) -> dict[str, str]:
     table = values.get("alias", {})
     if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
-        raise UsageError(f"[alias] in {path} must map names to model references", hint='for example: tiny = "smollm2"')
+        raise UsageError(
+            f"[alias] in {printable(str(path))} must map names to model references",
+            hint='for example: tiny = "smollm2"',
+        )
     return table
 
 
 def _model_folders(values: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
     folders = values.get("folders", [])
     if not isinstance(folders, list) or not all(isinstance(v, str) for v in folders):
-        raise UsageError(f"folders in {path} must be a list of paths", hint='for example: folders = ["~/models"]')
-    return tuple(Path(v).expanduser() for v in folders)
+        raise UsageError(
+            f"folders in {printable(str(path))} must be a list of paths", hint='for example: folders = ["~/models"]'
+        )
+    return tuple(_expanded(v, f"folders in {printable(str(path))}") for v in folders)
 
 
 def _identifier(flag: str) -> str:

@@ -6,9 +6,11 @@ import re
 
 from llmcli.base.errors import UsageError
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*\Z", re.IGNORECASE)
+# The digits are bounded: with more of them a float overflows, and Python itself refuses to convert some thousands.
+_NUMBER = r"\s*(\d{1,18})(?:\.(\d{1,9}))?\s*"
+_SIZE = re.compile(_NUMBER + r"(?:([kmgt])i?)?b?\s*\Z", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw]?)\s*\Z", re.IGNORECASE)
+_DURATION = re.compile(_NUMBER + r"([smhdw]?)\s*\Z", re.IGNORECASE | re.ASCII)
 _DURATION_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -20,7 +22,9 @@ def parse_bytes(text: str) -> int:
     found = _SIZE.match(text)
     if not found:
         raise UsageError(f"{text!r} is not a size", hint="write it like 512M, 4G or 1.5GiB")
-    return int(float(found[1]) * 1024 ** _POWER[found[2].lower()])
+    unit = 1 << 10 * _POWER[(found[3] or "").lower()]
+    billionths = int((found[2] or "").ljust(9, "0"))  # whole numbers are exact, floats are not
+    return int(found[1]) * unit + billionths * unit // 1_000_000_000
 
 
 def parse_duration(text: str) -> float:
@@ -28,25 +32,28 @@ def parse_duration(text: str) -> float:
     found = _DURATION.match(text)
     if not found:
         raise UsageError(f"{text!r} is not a duration", hint="write it like 30m, 12h or 7d")
-    return float(found[1]) * _DURATION_SECONDS[found[2].lower()]
+    return float(f"{found[1]}.{found[2] or 0}") * _DURATION_SECONDS[found[3].lower()]
 
 
 def format_bytes(count: int) -> str:
-    """`count` bytes in at most four digits: 812 B, 93.8 MiB, 4.0 GiB."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{int(size)} B" if unit == "B" else f"{size:.1f} {unit}"
+    """`count` bytes in four digits at most, up to 1,024 TiB: 812 B, 93.8 MiB, 4.0 GiB."""
+    if abs(count) < 1024:
+        return f"{count} B"
+    size = count / 1024
+    for unit in ("KiB", "MiB", "GiB"):
+        if abs(size) < 1023.95:  # from here on it would round to 1024.0
+            return f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
 
 
 def format_seconds(seconds: float) -> str:
     """A duration at the precision a reader needs: 38 ms, 2.41 s, 3 min 07 s, 2 h 05 min."""
-    if seconds < 1:
+    if seconds < 0.9995:  # from here on it would round to 1000 ms, as 59.995 would to 60.00 s
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
+    if seconds < 59.995:
         return f"{seconds:.2f} s"
+    seconds = round(seconds)
     if seconds < 3600:
         return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
     return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"

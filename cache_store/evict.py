@@ -7,6 +7,8 @@ The time of last use in a row may be old, since uses are written late; the file'
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import os
 import sqlite3
 import time
@@ -24,14 +26,15 @@ EVICTED = "evicted"
 EXPIRED = "expired"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Leaf:
-    """The end of a chain."""
+    """The end of a chain. Leaves sort by who goes first; of a chain used at one time that is its last block."""
 
+    used_s: float
+    minus_start_tokens: int
     key: Key
     parent: Key
     nbytes: int
-    used_s: float
 
 
 def stored_bytes(connection: sqlite3.Connection) -> int:
@@ -47,27 +50,20 @@ def make_room(connection: sqlite3.Connection, layout: Layout, need_bytes: int, k
     if need_bytes <= 0 or stored_bytes(connection) - _chain_bytes(connection, kept) < need_bytes:
         return 0
     freed = 0
-    while freed < need_bytes:
-        batch = list(_leaves(connection, kept, _BATCH))
-        if not batch:
+    for leaf in _oldest_first(connection, kept):
+        freed += _evict(connection, layout, leaf, EVICTED, leaf.used_s)
+        if freed >= need_bytes:
             break
-        for leaf in batch:
-            freed += _evict(connection, layout, leaf, EVICTED, leaf.used_s)
-            if freed >= need_bytes:
-                break
     return freed
 
 
 def expire(connection: sqlite3.Connection, layout: Layout, before_s: float, kept: frozenset[Key], limit: int) -> int:
     """Remove up to `limit` blocks last used before `before_s`; returns the bytes freed."""
-    freed, left = 0, limit
-    while left > 0:
-        batch = [leaf for leaf in _leaves(connection, kept, min(left, _BATCH)) if leaf.used_s < before_s]
-        for leaf in batch:
-            freed += _evict(connection, layout, leaf, EXPIRED, before_s)
-        if not batch:
-            return freed
-        left -= len(batch)
+    freed = 0
+    for leaf in itertools.islice(_oldest_first(connection, kept), limit):
+        if leaf.used_s >= before_s:
+            break
+        freed += _evict(connection, layout, leaf, EXPIRED, before_s)
     return freed
 
 
@@ -126,19 +122,43 @@ def neighbours(connection: sqlite3.Connection, parent: Key, tokens: bytes) -> li
     return found
 
 
-def _leaves(connection: sqlite3.Connection, kept: frozenset[Key], limit: int) -> Iterator[Leaf]:
-    """Up to `limit` evictable blocks, the least recently used first; of a chain used at one time the last block."""
-    rows = connection.execute(
-        "SELECT key, parent, nbytes, used_s FROM blocks AS b WHERE NOT EXISTS (SELECT 1 FROM children AS c WHERE"
-        " c.parent = b.key) ORDER BY used_s, start_tokens DESC"
+def _oldest_first(connection: sqlite3.Connection, kept: frozenset[Key]) -> Iterator[Leaf]:
+    """Evictable blocks in the order of last use, while the caller evicts them: a parent's turn comes with its own time.
+
+    A leaf that the caller leaves in place (it was used lately) comes again only with its new time.
+    """
+    seen: set[tuple[Key, float]] = set()
+    while True:
+        ready = [leaf for leaf in _leaves(connection, kept, _BATCH) if (leaf.key, leaf.used_s) not in seen]
+        if not ready:
+            return
+        horizon = max(ready)  # leaves beyond it are not in the batch
+        while ready and ready[0] <= horizon:
+            leaf = heapq.heappop(ready)
+            seen.add((leaf.key, leaf.used_s))
+            yield leaf
+            if leaf.parent not in kept and not _has_children(connection, leaf.parent):
+                for parent in _select_leaves(connection, "WHERE key = ?", (leaf.parent,)):
+                    heapq.heappush(ready, parent)
+
+
+def _leaves(connection: sqlite3.Connection, kept: frozenset[Key], limit: int) -> list[Leaf]:
+    """The `limit` blocks that go first, in order."""
+    condition = (
+        "AS b WHERE NOT EXISTS (SELECT 1 FROM children AS c WHERE c.parent = b.key)"
+        " ORDER BY used_s, start_tokens DESC, key"
     )
-    for key, parent, nbytes, used_s in rows:
-        if key not in kept:
-            yield Leaf(as_key(key), as_key(parent), as_int(nbytes), as_float(used_s))
-            limit -= 1
-            if not limit:
-                break
-    rows.close()
+    evictable = (leaf for leaf in _select_leaves(connection, condition, ()) if leaf.key not in kept)
+    return list(itertools.islice(evictable, limit))
+
+
+def _select_leaves(connection: sqlite3.Connection, condition: str, values: tuple[Key, ...]) -> Iterator[Leaf]:
+    rows = connection.execute(f"SELECT used_s, start_tokens, key, parent, nbytes FROM blocks {condition}", values)  # noqa: S608
+    try:
+        for used_s, start, key, parent, nbytes in rows:
+            yield Leaf(as_float(used_s), -as_int(start), as_key(key), as_key(parent), as_int(nbytes))
+    finally:
+        rows.close()
 
 
 def _evict(connection: sqlite3.Connection, layout: Layout, leaf: Leaf, reason: str, until_s: float) -> int:

@@ -33,6 +33,14 @@ from llmcli.cache_store.index_schema import (
 )
 
 _OPTIONS: Any = {"timeout": 5.0, "isolation_level": None, "check_same_thread": False}  # seconds; BEGIN is written out
+_PRAGMAS = (
+    "synchronous=NORMAL",  # in WAL mode no fsync per commit; rows lost in a power cut are looked after later
+    "wal_autocheckpoint=128",  # 1 MiB and not SQLite's 1000 pages: the WAL counts towards the budget
+    "journal_size_limit=1048576",
+    "trusted_schema=OFF",
+    "cell_size_check=ON",
+    "temp_store=MEMORY",
+)
 _FILL_TIMEOUT_S = 30.0
 _POLL_S = 0.02
 _GLANCE_S = 0.05
@@ -163,7 +171,7 @@ class Index:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # SQLite would use the umask
             os.chmod(self._path, 0o600)
-        connection = sqlite3.connect(str(self._path), **_OPTIONS)
+        connection: sqlite3.Connection = sqlite3.connect(str(self._path), **_OPTIONS)
         try:
             _set_up(connection)
             if self._is_good(connection):
@@ -255,8 +263,7 @@ class Index:
 
 def _set_up(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.text_factory = _decode
-    # NORMAL: in WAL mode no fsync per commit. Rows lost in a power cut are looked after by the next opening.
-    for pragma in ("synchronous=NORMAL", "trusted_schema=OFF", "cell_size_check=ON", "temp_store=MEMORY"):
+    for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
     return connection
 

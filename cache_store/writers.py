@@ -9,6 +9,7 @@ nobody died.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import secrets
@@ -54,16 +55,30 @@ class Writer:
         if self._pid:
             # After a fork the child shares its parent's lock, and must neither use its names nor let go of the lock.
             _INHERITED.append(self._held)
+        for last_try in (False, False, True):
+            try:
+                self._name = self._make_marker()
+                break
+            except (FileNotFoundError, ResourceError):  # another process took it for a dead one's and removed it
+                if last_try:
+                    raise OSError(errno.EAGAIN, "cannot make a writer's marker") from None
+        self._pid = os.getpid()
+
+    def _make_marker(self) -> str:
+        """Lock a new file first and name it afterwards: under its own name nobody ever sees it unlocked."""
         self._held = contextlib.ExitStack()
         name = f"{os.getpid():x}-{secrets.token_hex(4)}"
         unseen = self._layout.writers / f"{TEMP_PREFIX}{name}"
         os.close(os.open(unseen, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        with contextlib.suppress(OSError):  # no locks here: the marker's age has to do
-            self._held.enter_context(file_lock(unseen, timeout_s=0))
-        # Locked first and named afterwards: nobody can take it for a dead one in between.
         os.chmod(unseen, 0o600)
+        try:
+            self._held.enter_context(file_lock(unseen, timeout_s=0))
+        except FileNotFoundError:
+            raise
+        except OSError:  # no locks here: the marker's age has to do
+            pass
         os.replace(unseen, self._layout.writers / name)
-        self._name, self._pid = name, os.getpid()
+        return name
 
 
 def dead_writers(layout: Layout) -> list[Path]:
@@ -76,8 +91,14 @@ def dead_writers(layout: Layout) -> list[Path]:
 
 
 def sweep_temps(layout: Layout, dead: list[Path]) -> int:
-    """Remove the temp files of the writers in `dead`; returns how many there were."""
-    owners = {marker.name.removeprefix(TEMP_PREFIX) for marker in dead}
+    """Remove the temp files of the writers in `dead`; returns how many there were.
+
+    A marker that never got its name had no temp files yet: it goes at once.
+    """
+    for marker in [marker for marker in dead if marker.name.startswith(TEMP_PREFIX)]:
+        remove(marker)
+        dead.remove(marker)
+    owners = {marker.name for marker in dead}
     removed = 0
     for path in temp_files(layout):
         owner = path.name.removeprefix(TEMP_PREFIX).rpartition("-")[0]
@@ -88,8 +109,11 @@ def sweep_temps(layout: Layout, dead: list[Path]) -> int:
 
 def stray_temps(layout: Layout) -> list[Path]:
     """Temp files that belong to no living writer."""
+    # In this order: a writer that begins between the two steps has no file in the list.
+    temps = list(temp_files(layout))
     alive = {path.name for path in _markers(layout) if _is_alive(path)}
-    return [path for path in temp_files(layout) if path.name.removeprefix(TEMP_PREFIX).rpartition("-")[0] not in alive]
+    strays = (path for path in temps if path.name.removeprefix(TEMP_PREFIX).rpartition("-")[0] not in alive)
+    return [path for path in strays if path.exists()]
 
 
 def temp_files(layout: Layout) -> Iterator[Path]:

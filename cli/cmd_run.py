@@ -10,7 +10,7 @@ import click
 from llmcli.base.errors import LimitMissedError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.cli import output
-from llmcli.cli.inputs import gather_parts, read_text_file
+from llmcli.cli.inputs import decode_argument, gather_parts, read_text_file
 from llmcli.cli.options import (
     engine_options,
     model_option,
@@ -20,12 +20,13 @@ from llmcli.cli.options import (
     sampling_from,
     sampling_options,
     verbosity_options,
+    without_weaker_rivals,
 )
+from llmcli.cli.params import Utf8, Whole
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
 from llmcli.engine.answer import Answer, AnswerRequest, answer
 from llmcli.engine.generate import Part
-from llmcli.engine.log import INFO
 
 _EPILOG = """\b
 Examples:
@@ -47,7 +48,6 @@ Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit, 5 --fa
 @option(
     "-f",
     "--file",
-    "files",
     multiple=True,
     metavar="FILE",
     help="Text put before the prompt; may be repeated. '-' is stdin.",
@@ -57,11 +57,11 @@ Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit, 5 --fa
 @option(
     "-n",
     "--predict",
-    type=click.IntRange(min=-1),
+    type=Whole(-1),
     metavar="N",
     help="Most tokens to generate; -1: until the model ends. [default: -1]",
 )
-@option("--stop", "stops", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
+@option("--stop", type=Utf8(), multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @option("--raw", is_flag=True, help="Continue the text as it is, without a chat template.")
 @option("--chat-template", metavar="NAME|FILE", help="A template to use in place of the model's own.")
 @option(
@@ -81,7 +81,7 @@ Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit, 5 --fa
 @option("--fail-on-length", is_flag=True, help="Exit 5 if the answer was cut by -n or the context.")
 @option("--no-stdin", is_flag=True, help="Do not read stdin, even if it is a pipe.")
 @option("--no-stream", is_flag=True, help="Print the answer when it is whole.")
-@option("--json", "as_json", is_flag=True, help="One JSON object on stdout in place of the text.")
+@option("--json", is_flag=True, help="One JSON object on stdout in place of the text.")
 @option("--stats", is_flag=True, help="One line of statistics on stderr.")
 @engine_options
 @sampling_options
@@ -94,9 +94,8 @@ def command(settings: Settings, /, **values: Any) -> int:
     and nothing else does.
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
-    if values["verbose"]:
-        native.LOG.listen(lambda level, line: output.stderr_line(line) if level >= INFO else None)
-    request = _request(values, reporter)
+    native.LOG.listen(reporter.native_log)
+    request = _request(without_weaker_rivals(values), reporter)
     with answer(request, settings, reporter) as result:
         _print_answer(result, values, reporter)
     return _finish(result, values)
@@ -115,15 +114,16 @@ def _request(values: Mapping[str, Any], reporter: StderrReporter) -> AnswerReque
         parts=gather_parts(
             prompt=values["prompt"],
             words=values["words"],
-            files=values["files"],
+            files=values["file"],
             use_stdin=not values["no_stdin"],
             notify=reporter.notify,
+            example='llmcli run "Why is the sky blue?"',
         ),
         system=_system(values, reporter),
         raw=values["raw"],
         template=values["chat_template"],
         max_tokens=None if predict in (None, -1) else predict,
-        stops=values["stops"],
+        stops=values["stop"],
         overflow=values["on_overflow"],
     )
 
@@ -132,13 +132,15 @@ def _system(values: Mapping[str, Any], reporter: StderrReporter) -> str | None:
     text, file = values["system_prompt"], values["system_prompt_file"]
     if text is not None and file is not None:
         raise UsageError("the system prompt was given twice: with -sys and with -sysf")
-    return text if file is None else read_text_file(file, reporter.notify).rstrip("\n")
+    if file is not None:
+        return read_text_file(file, reporter.notify).rstrip("\n")
+    return None if text is None else decode_argument(text, "the system prompt", reporter.notify)
 
 
 def _print_answer(result: Answer, values: Mapping[str, Any], reporter: StderrReporter) -> None:
     """Stream the parts to where they belong; with --json or --no-stream only when all are there."""
     wanted = "reasoning" if values["reasoning"] == "only" else "text"
-    stream = not (values["as_json"] or values["no_stream"])
+    stream = not (values["json"] or values["no_stream"])
     last, thinking = "", ""
     for part in result.parts():
         if part.kind == wanted:
@@ -153,7 +155,7 @@ def _print_answer(result: Answer, values: Mapping[str, Any], reporter: StderrRep
             thinking = part.text
     if thinking and not thinking.endswith("\n"):
         reporter.thinking("\n")
-    if values["as_json"]:
+    if values["json"]:
         output.write_json(result.as_json())
         return
     whole = "" if stream else (result.reasoning if wanted == "reasoning" else result.text)

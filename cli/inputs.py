@@ -28,10 +28,20 @@ _HINT = "still waiting for stdin, an open pipe that sends nothing; end it with C
 
 
 def gather_parts(
-    *, prompt: str | None, words: Sequence[str], files: Sequence[str], use_stdin: bool, notify: Callable[[str], None]
+    *,
+    prompt: str | None,
+    words: Sequence[str],
+    files: Sequence[str],
+    use_stdin: bool,
+    notify: Callable[[str], None],
+    example: str,
+    keep_blank: bool = False,
 ) -> tuple[PromptPart, ...]:
-    """Every part of the prompt, in order. Raises UsageError where there is none, LlmcliError where one cannot
-    be read.
+    """Every part of the prompt that holds more than white space, in order.
+
+    example      a command line that works, for who gave no prompt
+    keep_blank   white space is a prompt too, where there is nothing else
+    Raises UsageError where there is no prompt, LlmcliError where a part cannot be read.
     """
     argument = " ".join(words)
     if prompt is not None and words:
@@ -44,11 +54,18 @@ def gather_parts(
     if wants_stdin or (use_stdin and _stdin_has_input()):
         parts.append(PromptPart("stdin", "stdin", _decode(_read_stdin(notify), "stdin", notify)))
     if text and text != "-":
-        parts.append(PromptPart("argument", "prompt", _decode(os.fsencode(text), "the prompt", notify)))
+        parts.append(PromptPart("argument", "prompt", decode_argument(text, "the prompt", notify)))
     kept = tuple(part for part in parts if part.text.strip())
+    if not kept and keep_blank:
+        kept = tuple(part for part in parts if part.text)
     if not kept:
-        raise UsageError("there is no prompt", hint='try: llmcli run "Why is the sky blue?"')
+        raise UsageError("there is no prompt", hint=f"try: {example}")
     return kept
+
+
+def decode_argument(text: str, source: str, notify: Callable[[str], None]) -> str:
+    """A word of the command line as text; Python keeps its bytes that are not UTF-8 as lone surrogates."""
+    return _decode(os.fsencode(text), source, notify)
 
 
 def read_text_file(name: str, notify: Callable[[str], None]) -> str:
@@ -63,8 +80,9 @@ def _file_part(name: str, notify: Callable[[str], None]) -> PromptPart:
             raise UsageError(f"{printable(name)} is a directory; -f takes a file")
         with open(path, "rb") as source:
             data = _read_bounded(source.read, printable(name))
-    except OSError as error:
-        raise UsageError(f"cannot read {printable(name)}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name, which config.toml can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read {printable(name)}: {reason}") from None
     return PromptPart("file", name, _decode(data, printable(name), notify))
 
 

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import cast
 
 import click
+from click.core import ParameterSource
 
 from llmcli.base.errors import LlmcliError
 from llmcli.base.text import printable
@@ -26,7 +27,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("cmd_doctor", "command", "Check this machine, the build and the folders."),
     "completion": ("cmd_completion", "command", "Print the completion script for your shell."),
 }
-_READER_GONE = 141  # 128 + SIGPIPE, what a shell reports for a program that a closed pipe ended
 _EPILOG = """\b
 Examples:
   llmcli run "Why is the sky blue?"
@@ -83,7 +83,8 @@ def main(ctx: click.Context) -> None:
 
 def run() -> None:
     """The console script."""
-    sys.exit(call(sys.argv[1:]))
+    code = call(sys.argv[1:])
+    sys.exit(output.flush_clicks_output() or code)
 
 
 def call(arguments: Sequence[str]) -> int:
@@ -92,16 +93,17 @@ def call(arguments: Sequence[str]) -> int:
     try:
         result = main.main(args=list(arguments), prog_name="llmcli", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except click.exceptions.Exit as error:
-        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        output.stderr_text(error.format_message() + "\n")
+        return 2
     except click.ClickException as error:
         return _fail(_usage_line(error), 2)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except LlmcliError as error:
-        return _fail(error.message + (f" ({error.hint})" if error.hint else ""), error.exit_code)
+        return _fail(error.message, error.exit_code, hint=error.hint)
     except BrokenPipeError:
-        return _READER_GONE
+        return output.READER_GONE
     except OSError as error:
         return _fail(_os_line(error), 6 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)
     except MemoryError:
@@ -113,7 +115,18 @@ def call(arguments: Sequence[str]) -> int:
 def _usage_line(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split())
-    return message + (f" (see {context.command_path} --help)" if context else "")
+    return message + (f"{_origin(error, context)} (see {context.command_path} --help)" if context else "")
+
+
+def _origin(error: click.ClickException, context: click.Context) -> str:
+    """Where a bad value stands, if not on the command line."""
+    param = getattr(error, "param", None)
+    if param is None:
+        return ""
+    source = context.get_parameter_source(param.name)
+    if source is ParameterSource.ENVIRONMENT:
+        return f", from {param.envvar}"
+    return f", from {context.obj.config_file}" if source is ParameterSource.DEFAULT_MAP else ""
 
 
 def _os_line(error: OSError) -> str:
@@ -129,8 +142,13 @@ def _bug(error: Exception, *, verbose: bool) -> int:
     return _fail(f"internal error, please report it: {type(error).__name__}: {error} (-v shows where)", 1)
 
 
-def _fail(message: str, code: int) -> int:
-    output.stderr_line("error: " + printable(message))
+def _fail(message: str, code: int, *, hint: str | None = None) -> int:
+    """One line; the hint stands behind it, or below it where it is a table."""
+    if hint and "\n" in hint:
+        hint = "\n".join(printable(line) for line in hint.split("\n"))
+        output.stderr_line(f"error: {printable(message)}; {hint}")
+    else:
+        output.stderr_line("error: " + printable(message + (f" ({hint})" if hint else "")))
     return code
 
 

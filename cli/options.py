@@ -11,26 +11,66 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from llmcli.base.errors import UsageError
 from llmcli.base.settings import flag_variable
 from llmcli.base.text import decode_utf8, printable
-from llmcli.cli.params import LogitBias, LoraType, Real
+from llmcli.cli.params import LogitBias, LoraType, Real, Text, Utf8, Whole
 from llmcli.engine.context import KV_TYPES, Rope
 from llmcli.engine.plan import Request
 from llmcli.engine.sampling import Sampling, concrete_seed
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KV_TYPE = click.Choice(list(KV_TYPES), case_sensitive=False)
-_COUNT = click.IntRange(min=1)
+_COUNT = Whole(1)
 _POSITIVE = Real(least=0)
 _GRAMMAR_BYTES = 1 << 20
 
 
+# Pairs that say the same thing twice. Where both are given, the one from the stronger source counts.
+_RIVALS = (
+    ("words", "prompt"),
+    ("system_prompt", "system_prompt_file"),
+    ("raw", "chat_template"),
+    ("grammar", "grammar_file"),
+    ("rope_scale", "rope_freq_scale"),
+)
+_STRENGTH = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+
+
+class _Option(click.Option):
+    """An option that may be repeated takes a single text in config.toml too."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        value, source = super().consume_value(ctx, opts)
+        return ((value,) if self.multiple and isinstance(value, str) else value), source
+
+
 def option(*names: str, **attributes: Any) -> Callable[[F], F]:
-    """click.option with the environment default that every llmcli option has."""
-    long = next(name for name in names if name.startswith("--")).split("/")[0]
-    return click.option(*names, envvar=flag_variable(long), **attributes)
+    """click.option with the environment default that every llmcli option has.
+
+    The command receives the value under the long flag's own name, which is its name in config.toml too.
+    """
+    long = next(name for name in names if name.startswith("--"))
+    attributes = {"cls": _Option, "type": None if attributes.get("is_flag") else Text(), **attributes}
+    return click.option(*names, long[2:].replace("-", "_"), envvar=flag_variable(long), **attributes)
+
+
+def without_weaker_rivals(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the running command, such that `--grammar` beats LLMCLI_GRAMMAR_FILE instead of clashing with it.
+
+    Two of a kind from the same source stay: that is the user's mistake, and the `*_from` functions say so.
+    """
+    kept, source_of = dict(values), click.get_current_context().get_parameter_source
+    for pair in _RIVALS:
+        given = [name for name in pair if kept.get(name) not in (None, (), False)]
+        if len(given) == len(pair):
+            strength = {name: _STRENGTH.index(source) for name in given if (source := source_of(name)) in _STRENGTH}
+            for name in given:
+                if strength.get(name, 0) > min(strength.values(), default=0):
+                    kept[name] = {"words": (), "raw": False}.get(name)
+    return kept
 
 
 def _group(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -55,7 +95,7 @@ engine_options = _group(
     option(
         "-c",
         "--ctx-size",
-        type=click.IntRange(min=0),
+        type=Whole(0),
         metavar="N",
         help="Context in tokens; 0: the model's own maximum. [default: 4096, or the model's if smaller]",
     ),
@@ -66,7 +106,7 @@ engine_options = _group(
     option(
         "-ngl",
         "--n-gpu-layers",
-        type=click.IntRange(min=-1),
+        type=Whole(-1),
         metavar="N",
         help="Layers on the GPU; -1: all. [default: as many as fit]",
     ),
@@ -100,7 +140,6 @@ engine_options = _group(
     option("--mlock", is_flag=True, help="Keep the weights from being swapped out."),
     option(
         "--lora",
-        "lora",
         type=LoraType(),
         multiple=True,
         metavar="FILE[:SCALE]",
@@ -114,9 +153,7 @@ engine_options = _group(
     ),
     option("--rope-freq-base", type=_POSITIVE, metavar="X", help="RoPE base frequency. [default: the model's]"),
     option("--rope-freq-scale", type=_POSITIVE, metavar="X", help="RoPE frequency factor. [default: the model's]"),
-    option(
-        "--yarn-orig-ctx", type=click.IntRange(min=0), metavar="N", help="YaRN: context the model was trained with."
-    ),
+    option("--yarn-orig-ctx", type=Whole(0), metavar="N", help="YaRN: context the model was trained with."),
     option("--yarn-ext-factor", type=Real(), metavar="X", help="YaRN: extrapolation mix."),
     option("--yarn-attn-factor", type=Real(), metavar="X", help="YaRN: scale of the attention magnitude."),
     option("--yarn-beta-fast", type=Real(), metavar="X", help="YaRN: low correction dimension."),
@@ -127,7 +164,7 @@ sampling_options = _group(
     option(
         "-s",
         "--seed",
-        type=click.IntRange(-1, 0xFFFFFFFF),
+        type=Whole(-1, 0xFFFFFFFF),
         metavar="N",
         help="Seed; -1: a random one. [default: random]",
     ),
@@ -141,7 +178,7 @@ sampling_options = _group(
     ),
     option(
         "--top-k",
-        type=click.IntRange(min=0),
+        type=Whole(0),
         default=40,
         show_default=True,
         metavar="N",
@@ -180,7 +217,7 @@ sampling_options = _group(
     ),
     option(
         "--repeat-last-n",
-        type=click.IntRange(min=-1),
+        type=Whole(-1),
         default=64,
         metavar="N",
         help="Tokens that count as seen; -1: the whole context.",
@@ -201,14 +238,14 @@ sampling_options = _group(
     option("--dry-base", type=_POSITIVE, default=1.75, metavar="X", help="DRY: growth per token of the run."),
     option(
         "--dry-allowed-length",
-        type=click.IntRange(min=0),
+        type=Whole(0),
         default=2,
         metavar="N",
         help="DRY: run length that costs nothing.",
     ),
     option(
         "--dry-penalty-last-n",
-        type=click.IntRange(min=-1),
+        type=Whole(-1),
         default=-1,
         metavar="N",
         help="DRY: tokens looked at; -1: the whole context.",
@@ -223,7 +260,7 @@ sampling_options = _group(
     option(
         "--xtc-threshold", type=Real(0, 1), default=0.1, metavar="X", help="XTC: probability that makes a top choice."
     ),
-    option("--mirostat", type=click.IntRange(0, 2), default=0, metavar="N", help="Mirostat version 1 or 2; 0: off."),
+    option("--mirostat", type=Whole(0, 2), default=0, metavar="N", help="Mirostat version 1 or 2; 0: off."),
     option("--mirostat-ent", type=_POSITIVE, default=5.0, metavar="X", help="Mirostat: target entropy tau."),
     option("--mirostat-lr", type=_POSITIVE, default=0.1, metavar="X", help="Mirostat: learning rate eta."),
     option(
@@ -235,7 +272,7 @@ sampling_options = _group(
         help="Change a token's logit, as 15043+1.5 or 15043-inf; may be repeated.",
     ),
     option("--ignore-eos", is_flag=True, help="Never end before -n tokens or the end of the context."),
-    option("--grammar", metavar="GBNF", help="Only answers that this grammar allows."),
+    option("--grammar", type=Utf8(), metavar="GBNF", help="Only answers that this grammar allows."),
     option(
         "--grammar-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -259,6 +296,7 @@ def request_from(values: Mapping[str, Any]) -> Request:
         type_v=values["cache_type_v"],
         use_mmap=not values["no_mmap"],
         use_mlock=values["mlock"],
+        rope_scaled=any(values[name] is not None for name in values if name.startswith(("rope_", "yarn_"))),
     )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import sys
 import unicodedata
 from typing import Any
 
 from llmcli.base.errors import LlmcliError, ResourceError
 
+READER_GONE = 141  # 128 + SIGPIPE, what a shell reports for a program that a closed pipe ended
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _closed_at_start: set[int] = set()
 
@@ -51,14 +51,26 @@ def write(text: str) -> None:
     """
     if _STDOUT in _closed_at_start:
         raise LlmcliError("stdout is closed: there is nowhere to write the answer")
-    _write_all(_STDOUT, (harmless(text) if is_terminal() else text).encode("utf-8", "surrogatepass"))
+    try:
+        _write_all(_STDOUT, (harmless(text) if is_terminal() else text).encode("utf-8", "backslashreplace"))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceError(f"cannot write the answer: {error.strerror}") from None
+        raise LlmcliError(f"cannot write to stdout: {error.strerror}") from None
 
 
 def write_json(value: Any) -> None:
-    """One JSON object on one line of stdout."""
+    """One JSON object on one line of stdout; names of files that are not UTF-8 make it ASCII with escapes."""
     import json
 
-    write(json.dumps(value, ensure_ascii=False) + "\n")
+    line = json.dumps(value, ensure_ascii=False)
+    try:
+        line.encode("utf-8")
+    except UnicodeEncodeError:
+        line = json.dumps(value)
+    write(line + "\n")
 
 
 def harmless(text: str) -> str:
@@ -78,28 +90,27 @@ def stderr_text(text: str) -> None:
         _write_all(_STDERR, text.encode(encoding, "backslashreplace"))
 
 
+def flush_clicks_output() -> int:
+    """Send off what click printed through Python's own stdout (help, the version); the exit code where that fails.
+
+    Python would try again at exit, and print a traceback of its own: the rest goes to the null device instead.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+        return READER_GONE if isinstance(error, BrokenPipeError) else 1
+    return 0
+
+
 def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
-    try:
-        while view:
+    while view:
+        try:
             view = view[os.write(descriptor, view) :]
-    except BlockingIOError:
-        _wait_and_write(descriptor, view)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ResourceError(f"cannot write the answer: {error.strerror}") from None
-        if error.errno == errno.EPIPE:
-            raise BrokenPipeError from None
-        raise LlmcliError(f"cannot write to {_name(descriptor)}: {error.strerror}") from None
+        except BlockingIOError:  # somebody else made the pipe non-blocking
+            import select
 
-
-def _wait_and_write(descriptor: int, view: memoryview) -> None:
-    import select
-
-    select.select([], [descriptor], [])
-    _write_all(descriptor, bytes(view))
-
-
-def _name(descriptor: int) -> str:
-    kind = "a file" if stat.S_ISREG(os.fstat(descriptor).st_mode) else "its reader"
-    return f"stdout ({kind})" if descriptor == _STDOUT else "stderr"
+            select.select([], [descriptor], [])

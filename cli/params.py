@@ -1,15 +1,77 @@
-"""Types of command line values: parsing and range checks live here, not in the commands."""
+"""Types of command line values: parsing and range checks live here, not in the commands.
+
+A value comes as text from the command line and the environment, and as whatever TOML has from config.toml; each type
+refuses what it would have to reinterpret. In the environment an option that may be repeated has one value per line.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from llmcli.base.text import decode_utf8
 from llmcli.engine.model import Lora
+
+# Numbers end up in C as int32_t and float: what does not fit there would be changed in silence.
+_INT32_MAX = (1 << 31) - 1
+_FLOAT32_MAX = 3.4028234e38
+
+
+def _lines(value: str) -> Sequence[str]:
+    return [line for line in value.splitlines() if line]
+
+
+class Text(click.ParamType[str]):
+    """Any text; a number or a list in config.toml is refused."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is; bytes that are not UTF-8 stay surrogates, as in names of files."""
+        if not isinstance(value, str):
+            self.fail(f"{value!r} is not a text", param, ctx)
+        return value
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """One value per line."""
+        return _lines(rv)
+
+
+class Utf8(Text):
+    """Text that is compared with the model's or given to a parser: bytes that are not UTF-8 are refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, or fail naming the offset of the first wrong byte."""
+        text = super().convert(value, param, ctx)
+        bad_offset = decode_utf8(os.fsencode(text)).bad_offset
+        if bad_offset is not None:
+            self.fail(f"not UTF-8 at byte {bad_offset:,}", param, ctx)
+        return text
+
+
+class Whole(click.IntRange):
+    """A whole number within [least, most]; 3.7 and true, which click's own type rounds, are refused."""
+
+    name = "whole number"
+
+    def __init__(self, least: int, most: int = _INT32_MAX) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse one value or fail with what was expected."""
+        try:
+            number = math.nan if isinstance(value, (bool, float)) else int(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if isinstance(number, float):
+            self.fail(f"{_shortened(repr(value))} is not a whole number", param, ctx)
+        return super().convert(number, param, ctx)
 
 
 class Real(click.ParamType[float]):
@@ -23,11 +85,11 @@ class Real(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse one value or fail with what was expected."""
         try:
-            number = float(value)
-        except (TypeError, ValueError):
-            self.fail(f"{value!r} is not a number", param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number", param, ctx)
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            self.fail(f"{_shortened(repr(value))} is not a number", param, ctx)
+        if not abs(number) <= _FLOAT32_MAX:  # also true of nan
+            self.fail(f"{_shortened(repr(value))} is not a finite number", param, ctx)
         if (self.least is not None and number < self.least) or (self.most is not None and number > self.most):
             self.fail(f"{value} is not {self._range()}", param, ctx)
         return number
@@ -47,12 +109,17 @@ class LoraType(click.ParamType[Lora]):
         """Parse one value; the file must be there."""
         if isinstance(value, Lora):
             return value
-        path, scale = Path(value), 1.0
-        if not path.exists() and (found := re.fullmatch(r"(.+):(-?\d+(?:\.\d+)?)", value)):
-            path, scale = Path(found[1]), float(found[2])
-        if not path.is_file():
+        text = Text().convert(value, param, ctx)
+        path, scale = Path(text), 1.0
+        if not os.path.exists(path) and (found := re.fullmatch(r"(.+):([^:]+)", text)):
+            path, scale = Path(found[1]), Real().convert(found[2], param, ctx)
+        if not os.path.isfile(path):
             self.fail(f"no such file: {path}", param, ctx)
         return Lora(path, scale)
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """One value per line."""
+        return _lines(rv)
 
 
 class LogitBias(click.ParamType[tuple[int, float]]):
@@ -64,7 +131,16 @@ class LogitBias(click.ParamType[tuple[int, float]]):
         """Parse one value."""
         if isinstance(value, tuple):
             return value
-        found = re.fullmatch(r"(\d+)([+-])(\d+(?:\.\d+)?|inf)", value)
+        found = re.fullmatch(r"(\d{1,9})(\+\d+(?:\.\d+)?|-\d+(?:\.\d+)?|-inf)", Text().convert(value, param, ctx))
         if not found:
-            self.fail(f"{value!r} is not of the form 15043+1.5 or 15043-inf", param, ctx)
-        return int(found[1]), float(found[2] + found[3])
+            self.fail(f"{_shortened(repr(value))} is not of the form 15043+1.5 or 15043-inf", param, ctx)
+        bias = -math.inf if found[2] == "-inf" else Real().convert(found[2], param, ctx)
+        return int(found[1]), bias
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """One value per line."""
+        return _lines(rv)
+
+
+def _shortened(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
+from llmcli.engine.log import INFO
 from llmcli.models.progress import Progress, ProgressFactory, SilentProgress
 
 _STDERR = 2
@@ -38,6 +39,11 @@ class StderrReporter:
         """One line, with -v only."""
         if self.verbose:
             output.stderr_line(printable(line))
+
+    def native_log(self, level: int, line: str) -> None:
+        """One line of llama.cpp's log, with -v only; it quotes metadata of the model."""
+        if level >= INFO:
+            self.detail(line)
 
     def thinking(self, text: str) -> None:
         """A piece of the model's thinking, dimmed where the terminal can."""
@@ -84,7 +90,7 @@ class _LateBar:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # a file may be called [b]x[/i].gguf
             BarColumn(),
             DownloadColumn(binary_units=True),
             TimeRemainingColumn(),

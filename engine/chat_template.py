@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os.path import commonprefix
 from typing import Any
 
 from llmcli.base.errors import ModelError
@@ -143,9 +142,21 @@ def _message_ends(
             following = messages[count]
             other = "b" if following.content.strip()[:1] == "a" else "a"
             shorter = render([*messages[:count], replace(following, content=other)])
-        end = 0 if shorter is None else len(commonprefix((text, shorter)))  # noqa: RUF071 (characters are meant)
+        end = 0 if shorter is None else _common_length(text, shorter)
         ends.append(end if end > max((known or 0 for known in ends), default=0) else None)
     return tuple(ends)
+
+
+def _common_length(one: str, other: str) -> int:
+    """How many characters the two have in common at their start, by halving: slices compare at memory speed."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def fold_system(messages: Sequence[Message]) -> list[Message]:

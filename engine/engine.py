@@ -19,11 +19,12 @@ from llmcli.engine.context import Context, Rope
 from llmcli.engine.interrupt import StopFlag
 from llmcli.engine.model import Lora, Model
 from llmcli.engine.plan import Request, RunPlan, make_plan
+from llmcli.engine.preflight import EngineBuild, check_build
 from llmcli.engine.session import Session
 from llmcli.hardware.cores import read_cores
 from llmcli.hardware.devices import find_gpus
 from llmcli.hardware.memory import read_memory
-from llmcli.models.check import check_model
+from llmcli.models.facts import ModelFacts
 from llmcli.models.identity import Inspected, inspect_model
 from llmcli.models.progress import ProgressFactory
 from llmcli.models.resolve import ResolvedModel, resolve
@@ -44,6 +45,7 @@ class Reporter(Protocol):
 class Engine:
     """An open model. Everything is valid inside the `with open_engine(…)` block alone."""
 
+    build: EngineBuild
     resolved: ResolvedModel
     inspected: Inspected
     plan: RunPlan
@@ -67,21 +69,21 @@ def open_engine(
 ) -> Iterator[Engine]:
     """Find the model, check its file, plan, load. Raises the LlmcliError of whichever step fails."""
     flag = stop or StopFlag()
+    build = check_build(settings)
     resolved, inspected = find_model(reference, settings, reporter)
     if flag.is_set():
         raise UserInterruptError
     plan = make_plan(request, inspected.facts, read_cores(), read_memory(), native.devices(), find_gpus())
     for note in plan.notes:
         reporter.notify(note)
-    for lora in loras:
-        check_model(lora.path)
+    _check_loras(loras, inspected.facts)
     begun = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        model = stack.enter_context(_load(resolved, plan, reporter, flag))
+        model = stack.enter_context(_load(resolved, inspected, plan, reporter, flag))
         model.add_loras(loras)
         context = stack.enter_context(Context(model, plan, rope=rope, stop=flag))
         load_s = time.perf_counter() - begun
-        yield Engine(resolved, inspected, plan, model, context, Session(context), flag, load_s)
+        yield Engine(build, resolved, inspected, plan, model, context, Session(context), flag, load_s)
 
 
 def find_model(reference: str | None, settings: Settings, reporter: Reporter) -> tuple[ResolvedModel, Inspected]:
@@ -100,7 +102,15 @@ def find_model(reference: str | None, settings: Settings, reporter: Reporter) ->
         return resolved, inspect_model(resolved.path, settings, on_hash=on_hash)
 
 
-def _load(resolved: ResolvedModel, plan: RunPlan, reporter: Reporter, stop: StopFlag) -> Model:
+def _check_loras(loras: Sequence[Lora], facts: ModelFacts) -> None:
+    if loras:
+        from llmcli.models.check_lora import check_lora  # 20 ms, for those who use one
+
+        for lora in loras:
+            check_lora(lora.path, facts)
+
+
+def _load(resolved: ResolvedModel, inspected: Inspected, plan: RunPlan, reporter: Reporter, stop: StopFlag) -> Model:
     total = plan.weights_bytes
     with reporter.progress(f"loading {resolved.name}", total) as task:
 
@@ -108,4 +118,4 @@ def _load(resolved: ResolvedModel, plan: RunPlan, reporter: Reporter, stop: Stop
             task.update(int(share * total))
             return not stop.is_set()
 
-        return Model.load(resolved.path, plan, on_progress=on_progress)
+        return Model.load(inspected.path, plan, n_layer=inspected.facts.n_layer, on_progress=on_progress)

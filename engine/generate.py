@@ -145,7 +145,7 @@ def _decode(run: Run) -> Iterator[Token | End]:
             first, timings.ttft_s = now, now - run.started_s
         else:
             timings.decode_s, timings.decode_tokens = now - first, timings.decode_tokens + 1
-        if is_end(token):
+        if token is None or is_end(token):
             yield run.end("stop")
             return
         run.completion.append(token)

@@ -14,12 +14,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ctypes.util
+import os
 import signal
 import socket
 import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
+
+_PATIENCE_S = 1.0
+_INTERRUPTED = 130
 
 
 class StopFlag:
@@ -86,6 +90,16 @@ def stop_on_interrupt(flag: StopFlag) -> Iterator[None]:
 
 
 def _watch(reader: socket.socket, flag: StopFlag) -> None:
-    while data := reader.recv(16):
-        if signal.SIGINT in data:
-            flag.set()
+    """Set the flag at the first interrupt. A second one that the main thread has not acted on after a second ends the
+    process: it is inside a native call that polls nothing (some grammars).
+    """
+    count = 0
+    try:
+        while data := reader.recv(16):
+            count += data.count(signal.SIGINT)
+            if count:
+                flag.set()
+            if count > 1:
+                reader.settimeout(_PATIENCE_S)
+    except TimeoutError:
+        os._exit(_INTERRUPTED)

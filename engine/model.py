@@ -22,6 +22,7 @@ from llmcli.engine.tokenizer import Tokenizer
 
 # enum llama_load_mode (llama.h), by (mmap, mlock); mmap alone is left to llama.cpp's own choice for the device.
 _LOAD_MODES = {(True, False): -1, (False, False): 0, (False, True): 2, (True, True): 3}
+_ALL_LAYERS = -1
 _META_BYTES = 512
 
 
@@ -44,20 +45,33 @@ class Model:
         self._adapters: list[tuple[Any, float]] = []
 
     @classmethod
-    def load(cls, path: Path, plan: RunPlan, *, on_progress: Callable[[float], bool] | None = None) -> Model:
+    def load(
+        cls,
+        path: Path,
+        plan: RunPlan,
+        *,
+        n_layer: int | None = None,
+        on_progress: Callable[[float], bool] | None = None,
+    ) -> Model:
         """Load the model at `path` (its first shard) as `plan` says.
 
+        n_layer       the model's layers as the plan counts them: a plan for more than these means the whole model,
+                      of which llama.cpp may count more (those of multi-token prediction)
         on_progress   told the loaded share, 0 to 1; returning False stops the load
-        Raises ModelError where llama.cpp refuses the file, UserInterruptError after a stop.
+        Raises ModelError where llama.cpp refuses the file, UserInterruptError after a stop, what `on_progress` raises.
         """
-        lib, stopped = native.lib(), False
+        lib, stopped, failed = native.lib(), False, None
         params = lib.llama_model_default_params()
-        params.n_gpu_layers = plan.n_gpu_layers
+        whole = n_layer is not None and plan.n_gpu_layers > n_layer
+        params.n_gpu_layers = _ALL_LAYERS if whole else plan.n_gpu_layers
         params.load_mode = _LOAD_MODES[plan.use_mmap, plan.use_mlock]
 
         def report(share: float, _data: object) -> bool:
-            nonlocal stopped
-            stopped = on_progress is not None and not on_progress(share)
+            nonlocal stopped, failed
+            try:
+                stopped = on_progress is not None and not on_progress(share)
+            except BaseException as error:  # noqa: BLE001  # ctypes would print it; a second Ctrl-C comes this way
+                stopped, failed = True, error
             return not stopped
 
         callback = lib.llama_progress_callback(report)
@@ -65,7 +79,8 @@ class Model:
         native.LOG.clear()
         handle = lib.llama_model_load_from_file(bytes(path.absolute()), params)
         if stopped:
-            raise UserInterruptError("interrupted while loading the model")
+            lib.llama_model_free(handle)  # of NULL too, as free() is
+            raise failed or UserInterruptError("interrupted while loading the model")
         model = cls._checked(handle, path)
         if lib.llama_model_has_encoder(handle) or not lib.llama_model_has_decoder(handle):
             model.close()
@@ -78,6 +93,7 @@ class Model:
         lib = native.lib()
         params = lib.llama_model_default_params()
         params.vocab_only = True
+        native.LOG.clear()
         return cls._checked(lib.llama_model_load_from_file(bytes(path.absolute()), params), path)
 
     @classmethod

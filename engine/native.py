@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from llmcli.base.errors import LlmcliError
@@ -36,13 +38,27 @@ def lib() -> Any:
     return module
 
 
+def library_files() -> tuple[Path, ...]:
+    """The shared libraries of the installed package, by name. Raises LlmcliError where the package is missing."""
+    folder = Path(next(iter(_package_spec().submodule_search_locations or ()))) / "lib"
+    found = tuple(sorted(path for path in folder.glob("*") if ".so" in path.name or path.suffix in (".dylib", ".dll")))
+    if not found:
+        raise LlmcliError(f"{DISTRIBUTION} is installed without its library ({folder})", hint=_REINSTALL)
+    return found
+
+
+def _package_spec() -> ModuleSpec:
+    spec = find_spec("llama_cpp")
+    if spec is None or not spec.submodule_search_locations:
+        raise LlmcliError(f"{DISTRIBUTION} is not installed in this environment", hint=_REINSTALL)
+    return spec
+
+
 def _import_bindings() -> Any:
     if "llama_cpp" not in sys.modules:
-        spec = find_spec("llama_cpp")
-        if spec is None or spec.submodule_search_locations is None:
-            raise LlmcliError(f"{DISTRIBUTION} is not installed in this environment", hint=_REINSTALL)
+        spec = _package_spec()
         package = types.ModuleType("llama_cpp")
-        package.__path__ = list(spec.submodule_search_locations)
+        package.__path__ = list(spec.submodule_search_locations or ())
         package.__spec__ = spec
         sys.modules["llama_cpp"] = package
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from llmcli.base.errors import ContextOverflowError
+from llmcli.base.errors import ContextOverflowError, UsageError
 from llmcli.engine.chat_template import ChatTemplate, Message, prepare
 from llmcli.engine.tokenizer import Tokenizer
 
@@ -50,11 +50,6 @@ class BuiltPrompt:
     notes: tuple[str, ...]
 
 
-def build_prompt(request: PromptRequest, tokenizer: Tokenizer) -> BuiltPrompt:
-    """Render and tokenize the whole prompt. Raises ModelError where the template fails."""
-    return _build(request, _body(request), tokenizer)
-
-
 def fit_prompt(
     request: PromptRequest,
     tokenizer: Tokenizer,
@@ -78,6 +73,8 @@ def fit_prompt(
         raise _overflow(f"at least {least:,}", n_ctx, n_ctx_train, None)
     if least < n_ctx:
         built = _build(request, body, tokenizer)
+        if not built.ids:  # llama.cpp would end the process: without a token there are no logits
+            raise UsageError("the prompt has no tokens: the chat template, or the text with --raw, gives none")
         if len(built.ids) < n_ctx:
             return built
         if policy == "error":
@@ -109,7 +106,7 @@ def _build(request: PromptRequest, body: str, tokenizer: Tokenizer) -> BuiltProm
     messages = [Message("user", body)]
     if request.system is not None:
         messages.insert(0, Message("system", request.system))
-    rendered = prepare(request.template, messages, _special_texts(messages, tokenizer))
+    rendered = prepare(request.template, messages, tokenizer.special_texts)
     ids = tokenizer.tokenize_fragments((f.text, f.parse_special) for f in rendered.fragments)
     notes = ("this model's template has no system role: the system prompt went into the first user turn",)
     return BuiltPrompt(
@@ -117,10 +114,6 @@ def _build(request: PromptRequest, body: str, tokenizer: Tokenizer) -> BuiltProm
         reasoning_opened=rendered.reasoning_opened,
         notes=notes if rendered.system_merged else (),
     )
-
-
-def _special_texts(messages: Sequence[Message], tokenizer: Tokenizer) -> frozenset[str]:
-    return tokenizer.special_texts
 
 
 def _overflow(count: str, n_ctx: int, n_ctx_train: int, exact: int | None) -> ContextOverflowError:
@@ -136,7 +129,7 @@ def _cut(
     request: PromptRequest, body: str, tokenizer: Tokenizer, *, n_ctx: int, max_tokens: int | None, policy: Overflow
 ) -> BuiltPrompt:
     """Take text out of the body, in the middle or at its start, until the rest leaves room for an answer."""
-    shorten = _without_middle if policy == "middle" else _without_start
+    shorten = _without_middle if policy == "middle" else _tail
     answer = n_ctx // _ANSWER_SHARE if max_tokens is None else min(max_tokens, n_ctx // 2)
     frame = len(_build(request, "", tokenizer).ids)
     allowed = n_ctx - max(answer, 1) - frame
@@ -157,19 +150,12 @@ def _cut(
     )
 
 
-def _without_start(body: str, allowed: int, tokenizer: Tokenizer) -> str:
-    return _tail(body, allowed, tokenizer)
-
-
 def _without_middle(body: str, allowed: int, tokenizer: Tokenizer) -> str:
     room = allowed - len(tokenizer.tokenize(_GAP, parse_special=False))
     if room < 2:
         return _tail(body, allowed, tokenizer)
-    return _head(body, room // 2, tokenizer) + _GAP + _tail(body, room - room // 2, tokenizer)
-
-
-def _head(body: str, count: int, tokenizer: Tokenizer) -> str:
-    return _longest(lambda n: body[:n], len(body), count, tokenizer)
+    head = _longest(lambda n: body[:n], len(body), room // 2, tokenizer)
+    return head + _GAP + _tail(body[len(head) :], room - room // 2, tokenizer)
 
 
 def _tail(body: str, count: int, tokenizer: Tokenizer) -> str:

@@ -12,16 +12,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmcli.base.errors import UsageError
+from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.engine import native
 from llmcli.engine.context import Context
+from llmcli.engine.grammar import Grammar, apply_sampler, candidates
 from llmcli.engine.tokenizer import Tokenizer
 
 _RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: "draw one"; never passed on, since the seed used must be reported
+_FORBIDDEN = float("-inf")
 _MIROSTAT_M = 100  # tokens behind the estimate of s_hat, as in the paper (arxiv.org/abs/2007.14966)
 _DRY_BREAKERS = ("\n", ":", '"', "*")
 
@@ -69,27 +71,21 @@ def concrete_seed(seed: int | None) -> int:
     return secrets.randbelow(_RANDOM_SEED) if seed is None or seed == _RANDOM_SEED else seed
 
 
+def _window(asked: int, n_ctx: int) -> int:
+    """The tokens a penalty looks back on: the context at most, because llama.cpp allocates all of them at once."""
+    return n_ctx if asked < 0 else min(asked, n_ctx)
+
+
 class Sampler:
     """A sampler chain for one answer. Use as a context manager, or call `close`."""
 
     def __init__(self, settings: Sampling, tokenizer: Tokenizer, n_ctx: int) -> None:
         """Build the chain. Raises UsageError where llama.cpp refuses the grammar."""
         self._lib, self._tokenizer, self.settings = native.lib(), tokenizer, settings
-        self._grammar = self._make_grammar()
+        self._grammar = None if settings.grammar is None else Grammar(settings.grammar, tokenizer)
         self._chain = self._lib.llama_sampler_chain_init(self._lib.llama_sampler_chain_default_params())
         for part in self._parts(n_ctx):
             self._lib.llama_sampler_chain_add(self._chain, part)
-
-    def _make_grammar(self) -> Any:
-        if self.settings.grammar is None:
-            return None
-        native.LOG.clear()
-        made = self._lib.llama_sampler_init_grammar(
-            self._tokenizer.handle, self.settings.grammar.encode("utf-8"), b"root"
-        )
-        if not made:
-            raise UsageError(f"llama.cpp refuses the grammar: {native.LOG.last_error() or 'no reason given'}")
-        return made
 
     def _parts(self, n_ctx: int) -> list[Any]:
         s, lib = self.settings, self._lib
@@ -109,7 +105,7 @@ class Sampler:
 
     def _filters(self, seed: int) -> list[Any]:
         s, lib = self.settings, self._lib
-        wanted = (
+        wanted: tuple[tuple[bool, Callable[[], Any]], ...] = (
             (s.top_n_sigma > 0, lambda: lib.llama_sampler_init_top_n_sigma(s.top_n_sigma)),
             (s.top_k > 0, lambda: lib.llama_sampler_init_top_k(s.top_k)),
             (s.typical_p < 1, lambda: lib.llama_sampler_init_typical(s.typical_p, 1)),
@@ -121,6 +117,9 @@ class Sampler:
 
     def _bias(self) -> list[Any]:
         bias = dict(self.settings.logit_bias)
+        if strangers := [token for token in bias if not 0 <= token < self._tokenizer.n_vocab]:
+            most = self._tokenizer.n_vocab - 1
+            raise UsageError(f"-l {strangers[0]}: this model's token ids end at {most:,}", hint="see llmcli tokenize")
         if self.settings.ignore_eos:
             bias.update(dict.fromkeys(self._tokenizer.end_ids, float("-inf")))
         if not bias:
@@ -131,7 +130,7 @@ class Sampler:
     def _penalties(self, n_ctx: int) -> list[Any]:
         s, lib, parts = self.settings, self._lib, []
         if s.repeat_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0:
-            last_n = n_ctx if s.repeat_last_n < 0 else s.repeat_last_n
+            last_n = _window(s.repeat_last_n, n_ctx)
             parts.append(
                 lib.llama_sampler_init_penalties(
                     self._tokenizer.n_vocab, last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty
@@ -139,7 +138,7 @@ class Sampler:
             )
         if s.dry_multiplier != 0.0:
             breakers = [text.encode("utf-8") for text in s.dry_breakers]
-            last_n = n_ctx if s.dry_penalty_last_n < 0 else s.dry_penalty_last_n
+            last_n = _window(s.dry_penalty_last_n, n_ctx)
             parts.append(
                 lib.llama_sampler_init_dry(
                     self._tokenizer.handle,
@@ -159,57 +158,40 @@ class Sampler:
             for token in tokens:
                 self._lib.llama_sampler_accept(self._chain, token)
 
-    def sample(self, context: Context) -> int:
-        """The next token after the last decoded one; it is accepted into penalties and grammar."""
+    def sample(self, context: Context) -> int | None:
+        """The next token after the last decoded one, accepted into penalties and grammar.
+
+        None where the grammar is complete and the settings forbid the token that would say so.
+        Raises LlmcliError where the grammar allows nothing that this vocabulary has.
+        """
         if self._grammar is None:
             return int(self._lib.llama_sampler_sample(self._chain, context.handle, -1))
-        token = self._sample_with_grammar(context)
-        self._lib.llama_sampler_accept(self._chain, token)
-        self._lib.llama_sampler_accept(self._grammar, token)
+        token = self._choose(context, self._grammar)
+        if token is not None:
+            self._lib.llama_sampler_accept(self._chain, token)
+            self._grammar.accept(token)
         return token
 
-    def _sample_with_grammar(self, context: Context) -> int:
-        rows = self._candidates(context)
-        token = self._pick(rows)
-        single = (self._lib.llama_token_data * 1)(self._lib.llama_token_data(token, 1.0, 0.0))
-        self._apply(self._grammar, single)
-        if single[0].logit != float("-inf"):
-            return token
-        rows = self._candidates(context)
-        self._apply(self._grammar, rows)
-        return self._pick(rows)
-
-    def _candidates(self, context: Context) -> Any:
-        """Every token with its logit: a C array of n_vocab llama_token_data (id, logit, p)."""
-        # The import takes 0.1 s and is paid only where a grammar is used; a loop in Python would take 30 ms a token.
-        import numpy as np
-
-        logits = context.logits()
-        table = np.zeros(len(logits), dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-        table["id"] = np.arange(len(logits), dtype=np.int32)
-        table["logit"] = np.ctypeslib.as_array(logits)
-        return (self._lib.llama_token_data * len(logits)).from_buffer(table)
-
-    def _pick(self, rows: Any) -> int:
-        chosen = self._apply(self._chain, rows)
-        return int(chosen.data[chosen.selected].id)
-
-    def _apply(self, sampler: Any, rows: Any) -> Any:
-        table = self._lib.llama_token_data_array(
-            data=ctypes.cast(rows, ctypes.POINTER(self._lib.llama_token_data)),
-            size=len(rows),
-            selected=-1,
-            sorted=False,
-        )
-        self._lib.llama_sampler_apply(sampler, ctypes.byref(table))
-        return table
+    def _choose(self, context: Context, grammar: Grammar) -> int | None:
+        chosen = apply_sampler(self._chain, candidates(context))
+        if chosen is not None and grammar.allows(chosen[0]):
+            return chosen[0]
+        rows = candidates(context)
+        grammar.restrict(rows)
+        chosen = apply_sampler(self._chain, rows)
+        if chosen is not None and chosen[1] != _FORBIDDEN:
+            return chosen[0]
+        if grammar.is_complete():
+            return None
+        raise LlmcliError("the grammar allows no further token of this model's vocabulary")
 
     def close(self) -> None:
         """Free the chain and the grammar."""
-        for handle in (self._chain, self._grammar):
-            if handle:
-                self._lib.llama_sampler_free(handle)
-        self._chain = self._grammar = None
+        if self._chain:
+            self._lib.llama_sampler_free(self._chain)
+            self._chain = None
+        if self._grammar:
+            self._grammar.close()
 
     def __enter__(self) -> Sampler:
         return self

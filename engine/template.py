@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 _HINT = "--chat-template NAME|FILE takes another template, --raw does without one"
+# Some templates look at all messages for each message: 500 of them take one of Google's 1.5 s.
+_TIME_PER_MESSAGE_S = 0.005
 _MOST_REASON_CHARS = 300
 _ROLE = re.compile(r"\w+")
 # Stand for a prompt and a question when it is tried out what a template does; a template prints them or it does not.
@@ -49,7 +51,7 @@ class ChatTemplate:
     """A template with the texts of the model's BOS and EOS tokens.
 
     name        "the model's own", a preset's name or a file; stands in error messages
-    time_s      limit for one rendering, the first one with its compilation
+    time_s      limit for one rendering, the first one with its compilation; a long conversation gets more
     clock       what strftime_now takes the time from
     """
 
@@ -130,7 +132,8 @@ class ChatTemplate:
         from llmcli.engine.template_sandbox import BoundedEnvironment
 
         with self._lock, self._failures():
-            meter = Meter(input_size(dict(variables)), time_s=self._time_s)
+            time_s = self._time_s + _TIME_PER_MESSAGE_S * len(variables["messages"])
+            meter = Meter(input_size(dict(variables)), time_s=time_s)
             environment = self._environment or BoundedEnvironment()
             environment.meter, environment.now = meter, now
             if self._run is None:

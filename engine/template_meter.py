@@ -41,16 +41,22 @@ class Meter:
     """Limits for one rendering.
 
     input_bytes   size of the messages and variables the template is given
-    time_s        wall clock time for compiling and rendering together
+    time_s        processor time of this thread for compiling and rendering together: a busy machine does no harm
     """
 
     def __init__(
-        self, input_bytes: int = 0, *, time_s: float = 2.0, clock: Callable[[], float] = time.monotonic
+        self,
+        input_bytes: int = 0,
+        *,
+        time_s: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] = time.thread_time,
     ) -> None:
         self.max_value_bytes = _BASE_VALUE_BYTES + _VALUE_FACTOR * input_bytes
         self._max_live_bytes = _BASE_LIVE_BYTES + _LIVE_FACTOR * input_bytes
         self._time_s = time_s
-        self._clock = clock
+        self._clock, self._used = clock, used
+        self._used_up_s = used() + time_s
         self._deadline_s = clock() + time_s
         # Values the template made and their sizes, by id: when the sum gets large, those still in use are counted.
         self._made: dict[int, tuple[Any, int]] = {}
@@ -60,8 +66,12 @@ class Meter:
 
     def tick(self) -> None:
         """Called once per operation; raises TemplateLimitError when the time is up."""
+        # The clock on the wall is five times as fast to read, and never behind the processor's.
         if self._clock() >= self._deadline_s:
-            raise TemplateLimitError(f"takes longer than {self._time_s:g} s")
+            left_s = self._used_up_s - self._used()
+            if left_s <= 0:
+                raise TemplateLimitError(f"takes longer than {self._time_s:g} s")
+            self._deadline_s = self._clock() + left_s
 
     def fits(self, size_bytes: int) -> None:
         """Raise TemplateLimitError where one value of this size would be too large."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from llmcli.base.errors import UsageError
@@ -165,7 +166,7 @@ def load_template(wanted: str) -> tuple[str, str]:
     """Source and name of a template: a preset's name, or else a file. Raises UsageError where it is neither."""
     if source := PRESETS.get(wanted.lower()):
         return source, wanted.lower()
-    path = Path(wanted).expanduser()
+    path = Path(os.path.expanduser(wanted))  # Path.expanduser fails where `~name` is nobody's
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_FILE_BYTES + 1)

@@ -207,6 +207,15 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """What `a ~ b ~ c` gives."""
         return text.concat(self.meter, (text.text_of(self.meter, value) for value in values))
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Do `obj.attribute`; the usual cases first, since Jinja's own checks cost more than all the rest of a loop."""
+        kind = type(obj)
+        if kind is dict and attribute in obj and not hasattr(dict, attribute):
+            return obj[attribute]
+        if kind is _Namespace and not attribute.startswith("_") and hasattr(obj, attribute):
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ARG002
         """Do `left + right` or another operation."""
         self.meter.tick()

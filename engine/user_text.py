@@ -45,23 +45,30 @@ class SpecialTexts:
     """The texts that a tokenizer turns into control tokens."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._by_first: dict[str, tuple[str, ...]] = {}
-        for text in sorted(set(texts) - {""}):
-            self._by_first[text[0]] = (*self._by_first.get(text[0], ()), text)
+        self._texts = frozenset(texts) - {""}
+        # First two characters -> the lengths of the texts that begin with them, the greatest first. Two, since "<" is
+        # everywhere in some messages and "<|" is not.
+        self._lengths: dict[str, list[int]] = {}
+        for text in self._texts:
+            self._lengths.setdefault(text[:2], []).append(len(text))
+        self._lengths = {start: sorted(set(lengths), reverse=True) for start, lengths in self._lengths.items()}
+        self._firsts = {start[0] for start in self._lengths}
         # White space stays what it is: templates trim it. A special text of white space alone is not one of control.
-        self.alphabet = frozenset(ch for texts in self._by_first.values() for text in texts for ch in text.strip())
+        self.alphabet = frozenset(ch for text in self._texts for ch in text.strip())
 
     def spans(self, text: str) -> Iterator[Span]:
-        """Every occurrence in `text`, overlapping ones too."""
-        for first, candidates in self._by_first.items():
+        """Every place in `text` where one begins, with the longest that does; they may overlap."""
+        for first in self._firsts:
             at = text.find(first)
             while at >= 0:
-                if text.startswith(candidates, at):
-                    yield from ((at, at + len(c)) for c in candidates if text.startswith(c, at))
+                for length in (*self._lengths.get(text[at : at + 2], ()), 1):
+                    if text[at : at + length] in self._texts:
+                        yield at, at + length
+                        break
                 at = text.find(first, at + 1)
 
     def found_in(self, text: str) -> set[str]:
-        """Which of them occur in `text`."""
+        """Those that begin in `text`, at each place the longest."""
         return {text[start:end] for start, end in self.spans(text)}
 
 
@@ -79,9 +86,10 @@ def users_spans(rendered: str, contents: Contents, specials: SpecialTexts, rende
         if rendered[start:end] in suspects:
             found.append((start, end))
             continue
+        if marked[start:end] == rendered[start:end]:
+            continue
         places = [at for at in range(start, end) if marked[at] != rendered[at]]
-        if places:
-            found.append((places[0], places[-1] + 1))
+        found.append((places[0], places[-1] + 1))
     return _merged(found)
 
 

@@ -108,19 +108,29 @@ ROPE_WHOLE_HEAD = _names("""
     paddleocr pangu-embedded plamo qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss smallthinker
     smollm3 starcoder2 talkie xverse
 """)
+# No rotary positions (llama_model_rope_type): the number of rotated dimensions may be 0, which elsewhere is a loop.
+NO_ROPE = _names("""
+    gpt2 mpt refact bloom jais mamba mamba2 jamba rwkv6 rwkv6qwen2 rwkv7 arwkv7 nemotron_h nemotron_h_moe kimi-linear
+    kimi-k3 glm5-next
+""")
 # Keys and values of different width are meant in these alone.
 LATENT_ATTENTION = _names("""
     deepseek2 deepseek32 deepseek4 dots3note glm-dsa glm5-next hy_v4 kimi-k3 kimi-linear bailingmoe3 minicpm3
     mistral4 plm
 """)
 HEAD_SIZES_DIFFER = LATENT_ATTENTION | {"mimo2"}
-EXPERTS_REQUIRED = _names("bailingmoe2 grovemoe smallthinker lfm2moe glm4moe")
+EXPERTS_REQUIRED = _names("""
+    bailingmoe2 grovemoe smallthinker lfm2moe glm4moe qwen2moe qwen3moe qwen3next qwen3vlmoe qwen35moe qwen4exp mellum
+""")
 # Experts in some layers only; the list of experts used per layer has zeros for the others.
 EXPERTS_IN_SOME_LAYERS = _names("nemotron_h nemotron_h_moe")
 # Rotary positions in several dimensions: their sections must not all be zero.
 ROPE_SECTIONS_REQUIRED = _names("qwen2vl paddleocr qwen3vl qwen3vlmoe qwen35 qwen35moe qwen4exp")
 # Mamba layers with a fixed expansion factor of 2.
 EXPANSION_OF_TWO = _names("jamba granitehybrid")
+
+# The loader takes the feed-forward weights of these as optional, the graph does not.
+FEED_FORWARD_EVERYWHERE = _names("hy_v3 step35 grok")
 
 # Keys that llama.cpp divides by or asserts on: the least value, where the key is there. Architecture -> suffixes.
 AT_LEAST_ONE: dict[str, tuple[str, ...]] = {

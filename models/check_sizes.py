@@ -25,6 +25,7 @@ def check_sizes(keys: Keys) -> Layers:
     layers = read_layers(keys)
     _check_numbers(keys)
     _check_attention(keys, layers)
+    _check_latent(keys, layers)
     _check_rope(keys, layers)
     _check_experts(keys, layers)
     _check_divisors(keys, layers)
@@ -67,6 +68,26 @@ def _check_attention(keys: Keys, layers: Layers) -> None:
             keys.fail(f"{keys.own(key_suffix)} is {key} and {keys.own(value_suffix)} is {value}, expected the same")
 
 
+def _check_latent(keys: Keys, layers: Layers) -> None:
+    """Latent attention: what is cached is one latent vector and the rotated part, or else a head for each query."""
+    name = keys.architecture
+    if name not in arch.LATENT_ATTENTION or name in {"deepseek4", "dots3note"}:
+        return
+    rotated = keys.integer(keys.own("rope.dimension_count"))
+    rotated = layers.key_width if rotated is None else rotated
+    width = (keys.integer(keys.own("attention.key_length_mla")) or 0) if layers.mla else layers.key_width
+    if rotated >= width:  # the part of a head that is not rotated is asserted to be there
+        keys.fail(f"{keys.own('rope.dimension_count')} is {rotated}, which leaves nothing of a head of {width}")
+    latent = keys.integer(keys.own("attention.kv_lora_rank")) or 0
+    for index, (heads, kv_heads) in enumerate(zip(layers.heads, layers.kv_heads, strict=True)):
+        if layers.mla and kv_heads and kv_heads * layers.key_width != latent + rotated:
+            keys.fail(
+                f"layer {index} caches {kv_heads} keys of {layers.key_width}, expected {latent} + {rotated} values"
+            )
+        if not layers.mla and kv_heads not in {0, heads}:
+            keys.fail(f"layer {index} has {heads} heads and {kv_heads} KV heads, expected as many")
+
+
 def _check_rope(keys: Keys, layers: Layers) -> None:
     scaling = keys.text(keys.own("rope.scaling.type"))
     if scaling is not None and scaling not in _ROPE_SCALING:
@@ -74,19 +95,19 @@ def _check_rope(keys: Keys, layers: Layers) -> None:
     _check_sections(keys, layers)
     if not layers.heads[0]:
         return
-    if keys.architecture in arch.LATENT_ATTENTION:  # the part of a head that is not rotated is asserted to be there
-        width = keys.integer(keys.own("attention.key_length_mla")) or layers.key_width
-        if (keys.integer(keys.own("rope.dimension_count")) or 0) >= width:
-            keys.fail(f"{keys.own('rope.dimension_count')} leaves nothing of a head of {width}")
     whole_head = keys.architecture in arch.ROPE_WHOLE_HEAD
     rotated = keys.integer(keys.own("rope.dimension_count"))
     rotated = layers.key_width if rotated is None else rotated
     in_window = keys.integer(keys.own("rope.dimension_count_swa"))
     cases = ((rotated, layers.key_width), (rotated if in_window is None else in_window, layers.key_width_window))
+    least = 0 if keys.architecture in arch.NO_ROPE else 2
     for number, (dimensions, width) in enumerate(cases):
-        expected = f"{width}" if whole_head and not number else f"an even number up to {width}"
-        if dimensions % 2 or dimensions > width or (whole_head and not number and dimensions != width):
+        exact = whole_head and number == 0
+        # Step 3.5 rotates half of what the file says.
+        odd = dimensions % (4 if keys.architecture == "step35" and number == 0 else 2)
+        if odd or not least <= dimensions <= width or (exact and dimensions != width):
             suffix = "rope.dimension_count_swa" if number else "rope.dimension_count"
+            expected = str(width) if exact else f"an even number from {least} to {width}"
             keys.fail(f"{keys.own(suffix)} is {dimensions}, expected {expected} (the width of a head)")
 
 
@@ -98,7 +119,7 @@ def _check_sections(keys: Keys, layers: Layers) -> None:
             keys.fail(f"{keys.own(suffix)} is missing")
         return
     sections = keys.per_layer(suffix, 4, ())
-    if max(sections) > max(layers.key_width, layers.key_width_window, 1):
+    if sum(sections) > max(layers.key_width, layers.key_width_window):
         keys.fail(f"{keys.own(suffix)} is {list(sections)}, expected sections within a head")
     if required and not any(sections[:3]):
         keys.fail(f"{keys.own(suffix)} is {list(sections)}, expected a section that is not empty")
@@ -117,6 +138,10 @@ def _check_experts(keys: Keys, layers: Layers) -> None:
         return
     if not 0 < max(used) <= experts or (not min(used) and name not in arch.EXPERTS_IN_SOME_LAYERS):
         keys.fail(f"{keys.own('expert_used_count')} is {min(used)} to {max(used)}, expected 1 to {experts}")
+    if name in arch.EXPERTS_IN_SOME_LAYERS:
+        widths = keys.per_layer("feed_forward_length", layers.count_all, (0,) * layers.count_all)
+        if any(width and not count for width, count in zip(widths, used, strict=True)):
+            keys.fail(f"{keys.own('expert_used_count')} is 0 in a layer with experts")
     gating = keys.integer(keys.own("expert_gating_func"))
     if gating is not None and not 0 < gating <= 4:
         keys.fail(f"{keys.own('expert_gating_func')} is {gating}, expected 1 to 4")

@@ -46,6 +46,8 @@ def check_tensors(keys: Keys, headers: Sequence[GgufHeader], layers: Layers) -> 
                 )
             tensors[tensor.name] = tensor
     _check_embedding(keys, tensors.get("token_embd.weight"))
+    for layer in range(layers.count):
+        _check_groups(keys, tensors, layers, layer)
     if keys.architecture not in arch.HEAD_SIZES_DIFFER:
         _check_heads(keys, tensors, layers)
 
@@ -64,6 +66,39 @@ def _check_type(keys: Keys, tensor: GgufTensor) -> None:
         keys.fail(f"tensor {name!r} has type {kind}, which cannot be multiplied with")
 
 
+# Tensors that the loader takes as optional and the graph as given: where one of the first is there, one of each of the
+# others has to be.
+_GROUPS: tuple[tuple[set[str], tuple[set[str], ...]], ...] = (
+    ({"ffn_up", "ffn_gate", "ffn_down"}, ({"ffn_up"}, {"ffn_down"})),
+    ({"ffn_up_shexp", "ffn_gate_shexp", "ffn_down_shexp"}, ({"ffn_up_shexp"}, {"ffn_down_shexp"})),
+    (
+        {"ffn_up_exps", "ffn_gate_exps", "ffn_gate_up_exps", "ffn_down_exps"},
+        ({"ffn_up_exps", "ffn_gate_up_exps"}, {"ffn_down_exps"}, {"ffn_gate_inp"}),
+    ),
+    ({"time_mix_w1"}, ({"time_mix_lerp_fused", "time_mix_lerp_k"},)),
+    *(({f"time_mix_lerp_{part}"}, tuple({f"time_mix_lerp_{other}"} for other in "wkvrg")) for part in "wkvrg"),
+)
+_FEED_FORWARD = {"ffn_down", "ffn_down_exps"}
+
+
+def _check_groups(keys: Keys, tensors: Mapping[str, GgufTensor], layers: Layers, layer: int) -> None:
+    def missing(names: set[str]) -> bool:
+        return not any(f"blk.{layer}.{name}.weight" in tensors for name in names)
+
+    name = keys.architecture
+    groups = [*_GROUPS]
+    if name in arch.DELTA_NET and layers.recurrent[layer]:
+        groups.append(({"ssm_out"}, ({"attn_qkv", "ssm_in"}, {"attn_gate", "ssm_in"})))
+    elif name not in arch.LATENT_ATTENTION and layers.cached_heads[layer]:
+        groups.append(({"attn_norm", "attn_output"}, ({"attn_q", "attn_qkv"}, {"attn_k", "attn_qkv"})))
+    if name in arch.FEED_FORWARD_EVERYWHERE and keys.own("feed_forward_length") in keys.header.metadata:
+        groups.append(({"attn_norm"}, (_FEED_FORWARD,)))
+    for triggers, needed in groups:
+        for names in needed:
+            if not missing(triggers) and missing(names):
+                keys.fail(f"tensor 'blk.{layer}.{min(names)}.weight' is missing")
+
+
 def _check_heads(keys: Keys, tensors: Mapping[str, GgufTensor], layers: Layers) -> None:
     """The attention weights of each layer are as wide as its heads together (queries with a gate: twice that)."""
     for layer, (heads, kv_heads) in enumerate(zip(layers.heads, layers.kv_heads, strict=True)):
@@ -76,7 +111,7 @@ def _check_heads(keys: Keys, tensors: Mapping[str, GgufTensor], layers: Layers) 
             "attn_q": (1, {heads * key, 2 * heads * key}),
             "attn_k": (1, {kv_heads * key}),
             "attn_v": (1, {kv_heads * value}),
-            "attn_qkv": (1, {heads * key + kv_heads * (key + value)}),
+            "attn_qkv": (1, {queries + kv_heads * (key + value) for queries in (heads * key, 2 * heads * key)}),
             "attn_output": (0, {heads * value}),
         }
         for part, (axis, widths) in expected.items():

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from llmcli.cache_store.keys import BLOCK_TOKENS, Fingerprint, pack_tokens
+from llmcli.cache_store.keys import BLOCK_TOKENS, Fingerprint, Scalar, pack_tokens
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.policy import Policy
 from llmcli.cache_store.store import PrefixStore
 
-FACTS = {"model": "m" * 64, "build": "b1", "type_k": "f16", "type_v": "f16", "flash_attn": True}
+FACTS: dict[str, Scalar] = {"model": "m" * 64, "build": "b1", "type_k": "f16", "type_v": "f16", "flash_attn": True}
 FINGERPRINT = Fingerprint.of(FACTS)
 POLICY = Policy(max_bytes=1 << 30, min_free_bytes=0, ttl_s=None, min_tokens=1)
 

@@ -114,7 +114,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
-    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, bytes(data)[:3]))
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:3]))
     write_temp(tmp_path / "t", [memoryview(b"0123456789")])
     monkeypatch.undo()
     assert (tmp_path / "t").read_bytes() == b"0123456789"

@@ -159,5 +159,5 @@ def test_a_made_up_key_is_not_its_own() -> None:
 
 def test_what_the_format_cannot_hold() -> None:
     for tokens, parts in (([], {}), ([1] * 257, {}), ([1], {str(n): b"" for n in range(9)}), ([1], {"n" * 17: b""})):
-        with pytest.raises(ValueError, match="block of|part name"):
+        with pytest.raises(ValueError, match=r"block of|part name"):
             pack_header(new_block(tokens, parts))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 from llmcli.cache_store.cost import LOOKUP_S, Rates
+from llmcli.cache_store.keys import Scalar
 
 MEASURED = Rates(prefill_tok_s=1000.0, restore_bytes_s=1e9, save_bytes_s=5e8)
 
@@ -31,5 +32,10 @@ def test_blending_moves_half_way_and_keeps_what_was_not_measured() -> None:
 def test_notes_round_trip_and_hostile_ones_count_as_unmeasured() -> None:
     assert Rates.from_notes(MEASURED.as_notes()) == MEASURED
     assert Rates().as_notes() == {}
-    hostile = {"rate_prefill_tok_s": "x", "rate_restore_bytes_s": -1, "rate_save_bytes_s": True, "other": 1}
+    hostile: dict[str, Scalar] = {
+        "rate_prefill_tok_s": "x",
+        "rate_restore_bytes_s": -1,
+        "rate_save_bytes_s": True,
+        "other": 1,
+    }
     assert Rates.from_notes(hostile) == Rates()

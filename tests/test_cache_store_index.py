@@ -72,7 +72,7 @@ def hostile_values(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE blocks SET nbytes = 'many', used_s = x'00', parent = 'x'")
         connection.execute("UPDATE counters SET value = 'NaN?'")
-        connection.execute("UPDATE children SET tokens = 'text', key = 7")
+        connection.execute("UPDATE children SET tokens = hex(tokens), key = hex(key)")
 
 
 def empty(path: Path) -> None:
@@ -130,17 +130,22 @@ def test_no_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Index, "_open_patiently", no_locks)
     told = Told()
     with open_store(root, notify=told) as store:
-        put(store, TOKENS + [1])
-        assert store.match(FINGERPRINT, TOKENS + [1]).matched_tokens == 601
+        put(store, [*TOKENS, 1])
+        assert store.match(FINGERPRINT, [*TOKENS, 1]).matched_tokens == 601
     assert told == ["the prefix store's index cannot be used (locking protocol); going on without it"]
 
 
 def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
     index = Index(tmp_path / "i", lambda: (), Told())
-    with pytest.raises(KeyError), index.writing() as connection:
-        assert connection is not None
-        connection.execute("INSERT INTO counters VALUES ('a', 1)")
-        raise KeyError
+
+    def fail() -> None:
+        with index.writing() as connection:
+            assert connection is not None
+            connection.execute("INSERT INTO counters VALUES ('a', 1)")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     with index.reading() as connection:
         assert connection is not None
         assert connection.execute("SELECT count(*) FROM counters").fetchone() == (0,)

@@ -78,7 +78,9 @@ def test_packing_refuses_what_does_not_fit() -> None:
 @given(IDS, IDS, IDS)
 def test_common_tokens_counts_like_a_loop(shared: list[int], one: list[int], two: list[int]) -> None:
     left, right = shared + one, shared + two
-    expected = next((i for i, (a, b) in enumerate(zip(left, right)) if a != b), min(len(left), len(right)))
+    expected = next(
+        (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
+    )
     assert common_tokens(pack_tokens(left), pack_tokens(right)) == expected
 
 

@@ -53,7 +53,14 @@ def test_names_cannot_leave_their_folder(names: Names, tmp_path: Path) -> None:
 def test_foreign_and_hostile_files_are_no_names(names: Names, tmp_path: Path) -> None:
     folder = tmp_path / "v1" / "names"
     good = {"name": "a", "key": K.hex(), "parent": P.hex(), "pinned": True, "created_s": 1}
-    hostile = [{"key": "00"}, {"name": "b"}, {"name": 3}, {"created_s": "x"}, {"parent": None}, {"key": "zz" * 32}]
+    hostile: list[dict[str, object]] = [
+        {"key": "00"},
+        {"name": "b"},
+        {"name": 3},
+        {"created_s": "x"},
+        {"parent": None},
+        {"key": "zz" * 32},
+    ]
     for number, change in enumerate(hostile):
         (folder / ("a" * number + "61")).write_text(json.dumps({**good, **change}))
     (folder / "62").write_text("[" * 4000)

@@ -80,6 +80,15 @@ def test_page_names_every_flag_and_has_an_example(words: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_page_lists_its_exit_codes(name: str) -> None:
+    text = (DOCS / "commands" / f"{name}.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Exit status\n")[2].partition("\n## ")[0]
+    codes = {int(code) for code in re.findall(r"(?<![\w-])(\d+) ", section)}
+    assert {0, 2} <= codes <= exit_codes()
+    assert "(../exit-codes.md)" in section
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_page_is_in_the_index(name: str) -> None:
     assert f"(commands/{name}.md)" in (DOCS / "README.md").read_text(encoding="utf-8")
 
@@ -88,10 +97,15 @@ def test_no_page_for_a_command_that_is_not_there() -> None:
     assert {p.stem for p in (DOCS / "commands").glob("*.md")} == set(COMMANDS)
 
 
+def exit_codes() -> set[int]:
+    """Success, a reader that went away, and the codes of the error classes."""
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.LlmcliError)]
+    return {0, 141, *(c.exit_code for c in classes)}
+
+
 def test_exit_codes_are_listed() -> None:
     rows = re.findall(r"^\| (\d+)[ ,|]", (DOCS / "exit-codes.md").read_text(encoding="utf-8"), re.MULTILINE)
-    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.LlmcliError)]
-    assert {int(row) for row in rows} == {0, 141, *(c.exit_code for c in classes)}
+    assert {int(row) for row in rows} == exit_codes()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -244,7 +244,12 @@ def test_a_bundle_for_other_tools_is_used(hub: HubStub, tmp_path: Path, monkeypa
     assert error.hint == "correct REQUESTS_CA_BUNDLE"
     bundles: list[dict[str, str]] = []
     make = ssl.create_default_context
-    monkeypatch.setattr(ssl, "create_default_context", lambda **where: (bundles.append(where), make())[1])
+
+    def noted(**where: str) -> ssl.SSLContext:
+        bundles.append(where)
+        return make()
+
+    monkeypatch.setattr(ssl, "create_default_context", noted)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path))
     try:
         assert fetch(WANTED).read_bytes() == CONTENT

@@ -29,6 +29,7 @@ from typing import Any
 LLMCLI = str(Path(sys.executable).parent / "llmcli")
 STARTUP_ROUNDS_FACTOR = 3  # starting a process is short and noisy: more rounds cost little
 CONTEXT_TOKENS = 2048
+BUSY_LOAD_PER_CPU = 0.25  # other work on this part of the machine spoils the ratios of two programs that use all of it
 # Counting goes on for ever at temperature 0, so an answer ends by length; " 1," is a token or two everywhere.
 FILLER = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, "
 
@@ -237,6 +238,8 @@ def conditions(subject: Subject | None, peers: dict[str, str]) -> dict[str, Any]
 def measure(options: argparse.Namespace) -> tuple[list[Result], dict[str, Any]]:
     """Everything that was asked for and can be had."""
     results, peers, subject = [], {}, None
+    if os.getloadavg()[0] > BUSY_LOAD_PER_CPU * (os.cpu_count() or 1):
+        say(f"the machine is busy (load average {os.getloadavg()[0]:.1f}): do not trust what comes")
     if "startup" in options.only:
         say("starting")
         results += startup(options.runs)

@@ -59,7 +59,7 @@ _MISTRAL = """\
 {%- endif -%}
 {%- endfor -%}"""
 
-_MISTRAL_V7 = """\
+_MISTRAL_V7_TEKKEN = """\
 {{- bos_token -}}
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
@@ -152,7 +152,7 @@ PRESETS: dict[str, str] = {
     "llama-2": _LLAMA_2,
     "llama-3": _LLAMA_3,
     "mistral": _MISTRAL,
-    "mistral-v7": _MISTRAL_V7,
+    "mistral-v7-tekken": _MISTRAL_V7_TEKKEN,
     "phi-3": _PHI_3,
     "phi-4": _PHI_4,
     "vicuna": _VICUNA,

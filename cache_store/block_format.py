@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import xxhash
 
@@ -52,8 +52,7 @@ class DamagedError(LlmcliError):
         self.removable = removable
 
 
-@dataclass(frozen=True, slots=True)
-class PartEntry:
+class PartEntry(NamedTuple):
     """Where a part lies in the file and what its bytes hash to."""
 
     offset: int

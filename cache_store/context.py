@@ -69,7 +69,7 @@ class Context:
         with self._lock:
             if self._index is None:
                 in_memory = self.mode != WRITABLE
-                self._index = Index(self.layout.index, self.headers, self.warn, in_memory=in_memory)
+                self._index = Index(self.layout.index, self.headers, self._warn_of_index, in_memory=in_memory)
             return self._index
 
     @property
@@ -90,7 +90,10 @@ class Context:
         """After a failed write: look-ups go on, nothing more is saved by this process."""
         if self.mode == WRITABLE:
             self.mode = READONLY
-            self.warn(f"the prefix store cannot be written ({_words(error)}); nothing more is saved", once_as="write")
+            self.warn(f"the prefix store cannot be written ({_words(error)}); nothing more is saved", once_as="trouble")
+
+    def _warn_of_index(self, text: str) -> None:
+        self.warn(text, once_as="trouble")
 
     def headers(self) -> Iterator[tuple[BlockHeader, float]]:
         """Every sound header in the store with the block's time of last use; reads one page of each file."""
@@ -105,11 +108,13 @@ def open_context(root: Path, policy: Policy, salt: str, notify: Callable[[str], 
     """Prepare the folders and look for killed writers. Never raises for what it finds there."""
     layout = Layout(root)
     writer = Writer(layout)
-    mode, trouble = (_existing_mode(layout), None) if readonly else _prepare(layout)
+    mode, trouble = (READONLY, None) if readonly else _prepare(layout)
     context = Context(layout, policy, salt, mode, notify, writer, Names(layout, writer), Fingerprints(layout, writer))
     if trouble:
         then = "nothing is saved" if mode == READONLY else "going on without it"
-        context.warn(f"the prefix store at {printable(str(root))} cannot be used ({trouble}); {then}", once_as="write")
+        context.warn(
+            f"the prefix store at {printable(str(root))} cannot be used ({trouble}); {then}", once_as="trouble"
+        )
     if mode == WRITABLE:
         context.dead = dead_writers(layout)
         if context.dead:
@@ -120,10 +125,8 @@ def open_context(root: Path, policy: Policy, salt: str, notify: Callable[[str], 
 def _prepare(layout: Layout) -> tuple[str, str | None]:
     """Make the folders, private whatever the umask. Returns the mode, and what is wrong where it is not WRITABLE."""
     try:
-        if not layout.root.exists():
-            layout.root.mkdir(parents=True, mode=0o700)
-            os.chmod(layout.root, 0o700)
-        for folder in layout.folders():
+        layout.root.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (layout.root, *layout.folders()):
             make_folder(folder)
         if trouble := _unsafe(layout.base):
             return OFF, trouble

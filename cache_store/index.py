@@ -34,7 +34,7 @@ from llmcli.cache_store.index_schema import (
 
 _OPTIONS: Any = {"timeout": 5.0, "isolation_level": None, "check_same_thread": False}  # seconds; BEGIN is written out
 _PRAGMAS = (
-    "synchronous=NORMAL",  # in WAL mode no fsync per commit; rows lost in a power cut are looked after later
+    "synchronous=OFF",  # files are the truth: a power cut may cost rows, or the index, which is then rebuilt
     "wal_autocheckpoint=128",  # 1 MiB and not SQLite's 1000 pages: the WAL counts towards the budget
     "journal_size_limit=1048576",
     "trusted_schema=OFF",

@@ -74,7 +74,8 @@ class Namespace:
     def key(self, parent: Key, tokens: bytes, *, exact: bool) -> Key:
         """The key of the block that continues `parent` with `tokens` (packed by `pack_tokens`)."""
         digest = _block_start(self.fingerprint, self.salt).copy()
-        digest.update(_field(parent) + _field(b"\1" if exact else b"\0") + _field(tokens))
+        exactness = b"\1" if exact else b"\0"
+        digest.update(b"".join((_field(parent), _field(exactness), len(tokens).to_bytes(4, "little"), tokens)))
         return Key(digest.digest())
 
 

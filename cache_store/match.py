@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from llmcli.base.text import printable
 from llmcli.cache_store.block_file import read_header
@@ -100,16 +101,20 @@ class Found:
     difference: Difference | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A whole block on the way, and the one before it."""
+class _Node(NamedTuple):
+    """A whole block on the way, and the one before it. A named tuple: hundreds are made per look-up.
+
+    key, parent   of the block; the root key and NO_KEY where there is no block yet
+    """
 
     ref: BlockRef | None
     before: _Node | None
+    key: Key
+    parent: Key
+    end_tokens: int
 
-    @property
-    def end_tokens(self) -> int:
-        return self.ref.end_tokens if self.ref else 0
+    def then(self, ref: BlockRef) -> _Node:
+        return _Node(ref, self, ref.key, ref.parent, ref.end_tokens)
 
 
 @dataclass(slots=True)
@@ -142,7 +147,7 @@ class Walk:
 
     def find(self) -> Found:
         """The longest run that is stored and usable."""
-        deepest = self._walk_full(_Node(None, None))
+        deepest = self._walk_full(_Node(None, None, self.namespace.root, NO_KEY, 0))
         self._explore(deepest)
         above = deepest
         while self.ending_part and not self._found_enough(above) and above.before and self._may_expand():
@@ -163,7 +168,7 @@ class Walk:
         while stack and self._may_expand():
             node = stack.pop()
             self._expansions += 1
-            self._expanded.add(self._key_of(node))
+            self._expanded.add(node.key)
             self._consider(node)
             whole = []
             for child, shared in self._children(node):
@@ -171,7 +176,7 @@ class Walk:
                     self._consider_cut(node, child, shared)
                 elif child.key not in self._expanded:
                     whole.append(child)
-            stack += [self._walk_full(_Node(c, node)) for c in sorted(whole, key=lambda child: child.n_tokens)]
+            stack += [self._walk_full(node.then(child)) for child in sorted(whole, key=lambda ref: ref.n_tokens)]
 
     def _walk_full(self, node: _Node) -> _Node:
         """Follow full blocks by computed key as far as they go."""
@@ -181,24 +186,23 @@ class Walk:
             tokens = self.prompt[start : start + step]
             if len(tokens) < step or (found := self._full_block(node, tokens)) is None:
                 return node
-            node = _Node(found, node)
+            node = node.then(found)
             if self.ending_part and self.ending_part in found.part_bytes:
                 self._consider(node)
 
     def _full_block(self, node: _Node, tokens: bytes) -> BlockRef | None:
-        parent = self._key_of(node)
         after_exact = node.ref is None or node.ref.exact
         for exact in (True, False):
             if (exact and not after_exact) or (self.exact_only and not exact):
                 continue
-            ref = self._open(node, self.namespace.key(parent, tokens, exact=exact), tokens)
+            ref = self._open(node, self.namespace.key(node.key, tokens, exact=exact), tokens)
             if ref is not None:
                 return ref
         return None
 
     def _children(self, node: _Node) -> Iterator[tuple[BlockRef, int]]:
         """Stored continuations of `node` with the tokens they share with the prompt, those that share none left out."""
-        parent, start = self._key_of(node), node.end_tokens * TOKEN_BYTES
+        parent, start = node.key, node.end_tokens * TOKEN_BYTES
         rest = self.prompt[start : start + BLOCK_TOKENS * TOKEN_BYTES]
         if not rest:
             return
@@ -215,7 +219,7 @@ class Walk:
 
         tokens   what the block must hold, where `key` was computed from it; else the key is computed from the block
         """
-        path = self.layout.block(self._key_of(node), key)
+        path = self.layout.block(node.key, key)
         try:
             header, facts = read_header(path)
             self._require(header, node, key, tokens, path)
@@ -233,8 +237,7 @@ class Walk:
 
     def _require(self, header: BlockHeader, node: _Node, key: Key, tokens: bytes | None, path: str) -> None:
         """Raises DamagedError unless the block belongs exactly here."""
-        parent, before = (node.ref.key, node.ref.parent) if node.ref else (self.namespace.root, NO_KEY)
-        ok = header.key == key and header.parent == parent and header.grandparent == before
+        ok = header.key == key and header.parent == node.key and header.grandparent == node.parent
         ok = ok and header.start_tokens == node.end_tokens and header.fingerprint == self.namespace.fingerprint
         ok = ok and header.salt == self.namespace.salt
         if not ok or not (header.key_is_its_own() if tokens is None else header.tokens == tokens):
@@ -263,9 +266,6 @@ class Walk:
         stored = child.token_ids[start - child.start_tokens : end - child.start_tokens]
         prompt = unpack_tokens(self.prompt[start * TOKEN_BYTES : end * TOKEN_BYTES])
         return Difference(position, start, stored, prompt)
-
-    def _key_of(self, node: _Node) -> Key:
-        return node.ref.key if node.ref else self.namespace.root
 
 
 def _upwards(node: _Node | None) -> Iterator[_Node]:

@@ -159,7 +159,7 @@ def _make_room(context: Context, nbytes: int, parent: BlockRef | None) -> str | 
         return None
     short_of_disk = context.policy.min_free_bytes + nbytes > free + freed
     reason = "the disk is nearly full" if short_of_disk else "over the budget"
-    context.warn(f"the prefix store kept less than it could: {reason}", once_as="room")
+    context.warn(f"the prefix store kept less than it could: {reason}", once_as="trouble")
     return reason
 
 

@@ -10,6 +10,7 @@ import click
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
+from llmcli.cli.options import option
 from llmcli.engine.diagnose import Check, Terminal, gather, judge, worst
 
 _COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -23,9 +24,9 @@ Exit status: 0 nothing fails (warnings may be there), 1 something does."""
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@option("--json", is_flag=True, help="One JSON object.")
 @click.pass_obj
-def command(settings: Settings, /, *, as_json: bool) -> int:
+def command(settings: Settings, /, *, json: bool) -> int:
     """Check this machine, the build of llama.cpp and the folders, and say what to do.
 
     The library is first loaded in a child process, so that a build for another CPU is reported and kills nothing.
@@ -34,7 +35,7 @@ def command(settings: Settings, /, *, as_json: bool) -> int:
     terminal = _terminal(settings)
     facts = gather(settings, terminal)
     checks = judge(facts)
-    if as_json:
+    if json:
         lines = [{"name": c.name, "status": c.status, "message": c.message, "advice": c.advice} for c in checks]
         output.write_json({"status": worst(checks), "checks": lines, **facts.as_json()})
     else:

@@ -7,7 +7,6 @@ and turns them into settings with the `*_from` functions below.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -40,11 +39,17 @@ _STRENGTH = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, Parameter
 
 
 class _Option(click.Option):
-    """An option that may be repeated takes a single text in config.toml too."""
+    """An option whose value may come from config.toml, where it can be of any kind."""
 
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        value, source = super().consume_value(ctx, opts)
-        return ((value,) if self.multiple and isinstance(value, str) else value), source
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        if ctx.get_parameter_source(self.name or "") is ParameterSource.DEFAULT_MAP:
+            if self.multiple and isinstance(value, str):
+                value = (value,)
+            if self.multiple and not isinstance(value, (list, tuple)):
+                raise click.BadParameter(f"{value!r} is not a list")
+            if self.is_flag and not isinstance(value, (bool, str)):
+                raise click.BadParameter(f"{value!r} is not true or false")
+        return super().type_cast_value(ctx, value)
 
 
 def option(*names: str, **attributes: Any) -> Callable[[F], F]:
@@ -273,12 +278,7 @@ sampling_options = _group(
     ),
     option("--ignore-eos", is_flag=True, help="Never end before -n tokens or the end of the context."),
     option("--grammar", type=Utf8(), metavar="GBNF", help="Only answers that this grammar allows."),
-    option(
-        "--grammar-file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="The same, from a file.",
-    ),
+    option("--grammar-file", metavar="FILE", help="The same, from a file."),
 )
 
 
@@ -349,20 +349,28 @@ def sampling_from(values: Mapping[str, Any]) -> Sampling:
     )
 
 
-def _grammar(text: str | None, file: Path | None) -> str | None:
+def _grammar(text: str | None, file: str | None) -> str | None:
     from llmcli.engine.gbnf import check_grammar
 
     if text is not None and file is not None:
         raise UsageError("--grammar and --grammar-file both give a grammar: use one of them")
-    source = "--grammar"
     if file is not None:
-        data = file.read_bytes()[: _GRAMMAR_BYTES + 1]
-        if len(data) > _GRAMMAR_BYTES:
-            raise UsageError(f"{printable(str(file))} is larger than 1 MiB: no grammar is")
-        decoded, source = decode_utf8(data), str(file)
-        if decoded.bad_offset is not None:
-            raise UsageError(f"{printable(source)} is not UTF-8 at byte {decoded.bad_offset}")
-        text = decoded.text
+        text = _grammar_file(file)
     if text is not None:
-        check_grammar(text, source=source)
+        check_grammar(text, source="--grammar" if file is None else printable(file))
     return text
+
+
+def _grammar_file(name: str) -> str:
+    try:
+        with open(name, "rb") as source:
+            data = source.read(_GRAMMAR_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name, which config.toml can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read {printable(name)}: {reason}") from None
+    if len(data) > _GRAMMAR_BYTES:
+        raise UsageError(f"{printable(name)} is larger than 1 MiB: no grammar is")
+    decoded = decode_utf8(data)
+    if decoded.bad_offset is not None:
+        raise UsageError(f"{printable(name)} is not UTF-8 at byte {decoded.bad_offset:,}")
+    return decoded.text

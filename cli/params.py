@@ -35,7 +35,7 @@ class Text(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text as it is; bytes that are not UTF-8 stay surrogates, as in names of files."""
         if not isinstance(value, str):
-            self.fail(f"{value!r} is not a text", param, ctx)
+            self.fail(f"{_shortened(repr(value))} is not a text", param, ctx)
         return value
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:

@@ -22,7 +22,7 @@ from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
 from llmcli.engine.model import Lora, Model
 from llmcli.engine.plan import Request
 from llmcli.engine.prompt import BuiltPrompt, Overflow, PromptPart, PromptRequest, fit_prompt
-from llmcli.engine.reasoning import TAGS, ReasoningSplitter
+from llmcli.engine.reasoning import ReasoningSplitter, visible_texts
 from llmcli.engine.sampling import Sampler, Sampling
 from llmcli.engine.tokenizer import Tokenizer
 
@@ -205,8 +205,9 @@ def _keep(tokenizer: Tokenizer) -> int:
 
 def _visible(tokenizer: Tokenizer) -> frozenset[int]:
     """Control tokens whose text marks thinking: they must be seen by the splitter."""
-    marks = {mark for pair in TAGS for mark in pair}
-    return frozenset(i for i in tokenizer.special_ids if tokenizer.text_of(i) in marks)
+    texts = {token: tokenizer.text_of(token) for token in tokenizer.special.control}
+    wanted = visible_texts(texts.values())
+    return frozenset(token for token, text in texts.items() if text in wanted)
 
 
 def _sampler_json(sampling: Sampling) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmcli.base.errors import ModelError
 from llmcli.engine.reasoning import opening_tag_at_end
-from llmcli.engine.template import NO_VARIABLES, ChatTemplate, Message, TemplateCostError, warm_up
+from llmcli.engine.template import NO_VARIABLES, ChatTemplate, Message, TemplateBrokenError, warm_up
 from llmcli.engine.template_presets import FALLBACK, PRESETS, load_template
 from llmcli.engine.user_text import Contents, SpecialTexts, users_spans
 
@@ -108,7 +108,7 @@ def prepare(
 def _if_accepted(render: Callable[..., str], messages: Sequence[Message], **options: bool) -> str | None:
     try:
         return render(messages, **options)
-    except TemplateCostError:
+    except TemplateBrokenError:
         raise
     except ModelError:
         return None

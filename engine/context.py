@@ -17,15 +17,16 @@ from llmcli.base.errors import LlmcliError, ResourceError
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes
 from llmcli.engine import native
+from llmcli.engine.buffers import address_of
 from llmcli.engine.interrupt import StopFlag, poll_function
+from llmcli.engine.kv_layout import SCRATCH
 from llmcli.engine.model import Model
 from llmcli.engine.plan import RunPlan
 
-# The sequence that answers, the one that blocks of it pass through on their way out and in, and the owner of cells that
-# only keep a place (all in one KV buffer: kv_unified). The last two hold nothing between two calls of state_io, except
-# that cells in front of a restored window keep their place until `clear`.
-SEQUENCE, SCRATCH, PLACEHOLDER = 0, 1, 2
-# llama_state_seq_flags (llama.h): only the part that is not per position, or only the window
+# The sequence that answers, and the owner of cells that only keep a place in front of a restored window. Blocks pass
+# through SCRATCH, which is empty between two calls of state_io. All three share one KV buffer (kv_unified).
+SEQUENCE, PLACEHOLDER = 0, 2
+# llama_state_seq_flags (llama.h)
 _PARTIAL_ONLY = 1
 # llama_decode (llama.h): 0 done, 1 no room in the cache, 2 aborted, negative: failed
 _DONE, _NO_ROOM, _ABORTED = 0, 1, 2
@@ -106,7 +107,7 @@ class Context:
         return params
 
     def _sequences(self) -> int:
-        """How many sequence ids to have. Each costs a state of a recurrent model, and rows of a window that is not full."""
+        """How many sequence ids to have: each costs a recurrent state, or rows of a window that is not kept in full."""
         if not self.model.window_tokens:
             return SCRATCH + 1
         return PLACEHOLDER + 1 if self.plan.swa_full else SEQUENCE + 1
@@ -201,22 +202,27 @@ class Context:
         """Forget all of one sequence; False where llama.cpp refuses."""
         return bool(self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1))
 
-    def read_state(self, address: int, nbytes: int, sequence: int, *, partial: bool) -> int:
-        """Write the state of `sequence` to memory; the bytes written, 0 if they are more than `nbytes`."""
-        target = ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
-        return int(
-            self._lib.llama_state_seq_get_data_ext(self.handle, target, nbytes, sequence, _PARTIAL_ONLY * partial)
-        )
+    def state_bytes(self, sequence: int, *, partial: bool) -> int:
+        """The size of what `read_state` gives now."""
+        return int(self._lib.llama_state_seq_get_size_ext(self.handle, sequence, _PARTIAL_ONLY * partial))
 
-    def write_state(self, address: int, nbytes: int, sequence: int, *, partial: bool) -> int:
-        """Set the state of `sequence` from memory; the bytes used, 0 if llama.cpp refuses them.
+    def read_state(self, target: bytearray | memoryview, sequence: int, *, partial: bool) -> int:
+        """Write the state of `sequence` to `target`; the bytes written, 0 if there are more of them.
 
-        llama.cpp trusts what it reads: the bytes must have passed `kv_state.check_part`.
+        partial   without the attention section, where there is another one
         """
-        source = ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
-        return int(
-            self._lib.llama_state_seq_set_data_ext(self.handle, source, nbytes, sequence, _PARTIAL_ONLY * partial)
-        )
+        pointer = ctypes.cast(address_of(target), ctypes.POINTER(ctypes.c_uint8))
+        flags = _PARTIAL_ONLY * partial
+        return int(self._lib.llama_state_seq_get_data_ext(self.handle, pointer, len(target), sequence, flags))
+
+    def write_state(self, data: bytes | bytearray | memoryview, sequence: int, *, partial: bool) -> int:
+        """Set the state of `sequence` from `data`; the bytes used, 0 if llama.cpp refuses them.
+
+        llama.cpp trusts what it reads: `data` must have passed `kv_state.check_part`.
+        """
+        pointer = ctypes.cast(address_of(data), ctypes.POINTER(ctypes.c_uint8))
+        flags = _PARTIAL_ONLY * partial
+        return int(self._lib.llama_state_seq_set_data_ext(self.handle, pointer, len(data), sequence, flags))
 
     def close(self) -> None:
         """Free the native context."""

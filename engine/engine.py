@@ -21,6 +21,7 @@ from llmcli.engine.model import Lora, Model
 from llmcli.engine.plan import Request, RunPlan, make_plan
 from llmcli.engine.preflight import EngineBuild, check_build
 from llmcli.engine.session import Session
+from llmcli.engine.special_tokens import recall_special_ids
 from llmcli.hardware.cores import read_cores
 from llmcli.hardware.devices import find_gpus
 from llmcli.hardware.memory import read_memory
@@ -82,6 +83,7 @@ def open_engine(
         model = stack.enter_context(_load(resolved, inspected, plan, reporter, flag))
         model.add_loras(loras)
         context = stack.enter_context(Context(model, plan, rope=rope, stop=flag))
+        recall_special_ids(model.tokenizer, settings, inspected.content_id, build)
         load_s = time.perf_counter() - begun
         yield Engine(build, resolved, inspected, plan, model, context, Session(context), flag, load_s)
 

@@ -106,7 +106,7 @@ def _build(request: PromptRequest, body: str, tokenizer: Tokenizer) -> BuiltProm
     messages = [Message("user", body)]
     if request.system is not None:
         messages.insert(0, Message("system", request.system))
-    rendered = prepare(request.template, messages, tokenizer.special_texts)
+    rendered = prepare(request.template, messages, tokenizer.control_texts)
     ids = tokenizer.tokenize_fragments((f.text, f.parse_special) for f in rendered.fragments)
     notes = ("this model's template has no system role: the system prompt went into the first user turn",)
     return BuiltPrompt(

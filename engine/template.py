@@ -43,8 +43,8 @@ class Message:
             raise UsageError(f'"{printable(self.role)}" is not a role', hint="system, user, assistant")
 
 
-class TemplateCostError(ModelError):
-    """The template went over a limit; trying it with other messages would only take as long again."""
+class TemplateBrokenError(ModelError):
+    """The template does not compile, or went over a limit: to try it with other messages would only take time."""
 
 
 class ChatTemplate:
@@ -122,7 +122,7 @@ class ChatTemplate:
     def _tried(self, messages: Sequence[Message]) -> str:
         try:
             return self.render(messages)
-        except TemplateCostError:
+        except TemplateBrokenError:
             raise
         except ModelError:
             return ""
@@ -131,18 +131,20 @@ class ChatTemplate:
         from llmcli.engine.template_meter import Meter, input_size
         from llmcli.engine.template_sandbox import BoundedEnvironment
 
-        with self._lock, self._failures():
+        with self._lock:
             time_s = self._time_s + _TIME_PER_MESSAGE_S * len(variables["messages"])
             meter = Meter(input_size(dict(variables)), time_s=time_s)
             environment = self._environment or BoundedEnvironment()
             environment.meter, environment.now = meter, now
             if self._run is None:
-                self._environment, self._run = environment, environment.compile_source(self.source)
-            return environment.concat(self._run(variables))
+                with self._failures(TemplateBrokenError):
+                    self._environment, self._run = environment, environment.compile_source(self.source)
+            with self._failures(ModelError):
+                return environment.concat(self._run(variables))
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Whatever a template does wrong, as one ModelError."""
+    def _failures(self, kind: type[ModelError]) -> Iterator[None]:
+        """Whatever a template does wrong, as one ModelError of this kind."""
         import jinja2
 
         from llmcli.engine.template_meter import TemplateLimitError
@@ -151,15 +153,15 @@ class ChatTemplate:
         try:
             yield
         except TemplateLimitError as error:
-            raise self._error(str(error), TemplateCostError) from None
+            raise self._error(str(error), TemplateBrokenError) from None
         except RefusedError as error:
-            raise self._error(f"refuses the messages: {error.message}") from None
+            raise self._error(f"refuses the messages: {error.message}", kind) from None
         except jinja2.TemplateSyntaxError as error:
-            raise self._error(f"is not valid in line {error.lineno}: {error.message}") from None
+            raise self._error(f"is not valid in line {error.lineno}: {error.message}", kind) from None
         except (RecursionError, MemoryError):
-            raise self._error("is nested too deeply") from None
+            raise self._error("is nested too deeply", kind) from None
         except SyntaxError as error:  # of the code made from it: Python allows 20 nested loops
-            raise self._error(f"cannot be compiled: {error.msg}") from None
+            raise self._error(f"cannot be compiled: {error.msg}", kind) from None
         except (
             # What Python raises when a template does what cannot be done: adds text to a number, divides by zero,
             # unpacks too much.
@@ -173,9 +175,9 @@ class ChatTemplate:
             TypeError,
             ValueError,
         ) as error:
-            raise self._error(f"fails: {str(error) or type(error).__name__}") from None
+            raise self._error(f"fails: {str(error) or type(error).__name__}", kind) from None
 
-    def _error(self, what: str, kind: type[ModelError] = ModelError) -> ModelError:
+    def _error(self, what: str, kind: type[ModelError]) -> ModelError:
         reason = printable(" ".join(what.split()))
         if len(reason) > _MOST_REASON_CHARS:
             reason = reason[:_MOST_REASON_CHARS] + "…"

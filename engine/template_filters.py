@@ -14,7 +14,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import pass_environment
-from jinja2.filters import FILTERS, make_attrgetter
+from jinja2.filters import FILTERS, make_attrgetter, sync_do_slice
 from markupsafe import escape
 
 from llmcli.engine import template_text as text
@@ -108,7 +108,7 @@ def _batch(_environment: BoundedEnvironment, value: Any, linecount: int, fill_wi
 
 
 def _slice(environment: BoundedEnvironment, value: Any, slices: int, fill_with: Any = None) -> Any:
-    return FILTERS["slice"](text.listed(environment.meter, value), _column_count(slices), fill_with)
+    return sync_do_slice(text.listed(environment.meter, value), _column_count(slices), fill_with)
 
 
 def _column_count(count: int) -> int:

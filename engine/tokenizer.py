@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmcli.base.errors import ModelError
 from llmcli.engine import native
@@ -17,6 +17,17 @@ from llmcli.engine import native
 _UNKNOWN, _CONTROL, _USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
 _NULL_TOKEN = -1
 _PIECE_BYTES = 256
+
+
+class SpecialIds(NamedTuple):
+    """Tokens that stand for no ordinary text, in id order.
+
+    control   read from a text only where that is asked for, and written as no text (unknown tokens count here)
+    defined   added by the model's author: always read from a text, and written as text
+    """
+
+    control: tuple[int, ...]
+    defined: tuple[int, ...]
 
 
 class Tokenizer:
@@ -113,20 +124,24 @@ class Tokenizer:
         """Whether `token` ends a generation (any end-of-generation token, not EOS alone)."""
         return bool(self._lib.llama_vocab_is_eog(self.handle, token))
 
+    @functools.cached_property
+    def special(self) -> SpecialIds:
+        """The special tokens; asked of llama.cpp token by token unless it was set (special_tokens.py remembers it)."""
+        attr, handle = self._lib.llama_vocab_get_attr, self.handle
+        kinds = [attr(handle, i) for i in range(self.n_vocab)]
+        return SpecialIds(
+            control=tuple(i for i, kind in enumerate(kinds) if kind & (_UNKNOWN | _CONTROL)),
+            defined=tuple(i for i, kind in enumerate(kinds) if kind & _USER_DEFINED),
+        )
+
+    @property
+    def control_texts(self) -> frozenset[str]:
+        """The texts that become tokens only with parse_special; those of `defined` tokens always do."""
+        return frozenset(filter(None, map(self.text_of, self.special.control)))
+
     def is_special(self, token: int) -> bool:
         """Whether `token` is a control or unknown token, or one defined by the model's author."""
         return bool(self._lib.llama_vocab_get_attr(self.handle, token) & (_UNKNOWN | _CONTROL | _USER_DEFINED))
-
-    @functools.cached_property
-    def special_ids(self) -> tuple[int, ...]:
-        """Every special token, in id order: one pass over the vocabulary, made when first asked for."""
-        attr, mask = self._lib.llama_vocab_get_attr, _UNKNOWN | _CONTROL | _USER_DEFINED
-        return tuple(i for i in range(self.n_vocab) if attr(self.handle, i) & mask)
-
-    @functools.cached_property
-    def special_texts(self) -> frozenset[str]:
-        """The texts that parse_special turns into tokens."""
-        return frozenset(filter(None, (self.text_of(i) for i in self.special_ids)))
 
     @functools.cached_property
     def end_ids(self) -> tuple[int, ...]:

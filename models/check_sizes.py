@@ -194,6 +194,9 @@ def _check_recurrent(keys: Keys, layers: Layers) -> None:
     width = keys.required(keys.own("embedding_length"))
     if name in arch.RWKV:
         head = keys.required(keys.own("wkv.head_size"), least=1)
+        # The CPU's loop over a head goes in whole vectors, up to 64 values, and writes beyond a shorter one.
+        if head % 64:
+            keys.fail(f"{keys.own('wkv.head_size')} is {head}, expected a multiple of 64")
         shift = keys.integer(keys.own("token_shift_count"))
         expected = 1 if name in {"rwkv6qwen2", "arwkv7"} else 2
         if width % head or (2 if shift is None else shift) != expected:

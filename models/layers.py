@@ -94,7 +94,7 @@ def _window(keys: Keys, recurrent: tuple[bool, ...]) -> tuple[int | None, tuple[
     size = keys.integer(keys.own("attention.sliding_window"), most=MAX_WINDOW)
     if name in arch.WINDOW_OPTIONAL and not size and not (name == "llama4" and size is None):
         return none
-    size = arch.WINDOW_FIXED.get(name, size) or arch.WINDOW_DEFAULT.get(name)
+    size = arch.WINDOW_FIXED.get(name, arch.WINDOW_DEFAULT.get(name) if size is None else size)
     if not size:
         keys.fail(f"{keys.own('attention.sliding_window')} is {size}, expected a window of at least 1")
     layers = tuple(not state for state in recurrent) if name == "lfm2" else _window_layers(keys, count)

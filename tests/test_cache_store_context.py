@@ -108,8 +108,12 @@ def test_another_users_folder_is_not_used(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_readonly_creates_nothing(tmp_path: Path) -> None:
     with open_store(tmp_path / "s", readonly=True) as store:
-        assert store.match(FINGERPRINT, TOKENS).miss_reason == "off"
-    assert list(tmp_path.iterdir()) == []
+        assert store.match(FINGERPRINT, TOKENS).miss_reason == "nothing_stored"
+        assert store.put(FINGERPRINT, None, [1], {"attn": b"x"}).refused == "readonly"
+    (tmp_path / "s").write_text("x")
+    with open_store(tmp_path / "s", readonly=True) as store:
+        assert store.match(FINGERPRINT, TOKENS).miss_reason == "nothing_stored"
+    assert [file.name for file in tmp_path.iterdir()] == ["s"]
 
 
 def test_opening_twice_in_one_process(tmp_path: Path) -> None:

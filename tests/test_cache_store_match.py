@@ -143,7 +143,7 @@ def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("indexed", [True, False])
 def test_many_siblings(store: PrefixStore, monkeypatch: pytest.MonkeyPatch, indexed: bool) -> None:
-    """More children than are looked at one by one: the index finds the nearest; without it a limited number is tried."""
+    """More children than are looked at one by one: the index finds the nearest; without it some are tried."""
     for number in range(60):
         put(store, [*LONG[:100], 3000 + number, *range(50)])
     if not indexed:

@@ -12,7 +12,7 @@ import pytest
 
 from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.cost import Rates
-from llmcli.cache_store.store import PrefixStore
+from llmcli.cache_store.store import BytesLike, PrefixStore
 from tests.cache_store_case import (  # noqa: F401
     FINGERPRINT,
     Told,
@@ -194,7 +194,12 @@ def test_parts_may_be_any_buffer(tmp_path: Path) -> None:
     from array import array
 
     with open_store(tmp_path / "s") as store:
-        parts = {"a": b"ab", "b": bytearray(b"cd"), "c": memoryview(array("f", [1.0]).tobytes()), "d": b""}
+        parts: dict[str, BytesLike] = {
+            "a": b"ab",
+            "b": bytearray(b"cd"),
+            "c": memoryview(array("f", [1.0]).tobytes()),
+            "d": b"",
+        }
         stored = store.put(FINGERPRINT, None, [1], parts)
         assert stored.ref is not None
         assert [bytes(store.read(stored.ref, name)) for name in "abcd"] == [b"ab", b"cd", b"\0\0\x80?", b""]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmcli.engine.model import Model
-from llmcli.engine.tokenizer import Tokenizer
+from llmcli.engine.tokenizer import SpecialIds, Tokenizer
 
 # In a scripted vocabulary: <unk> <s> </s>, then the 256 bytes, then <|im_start|> <|im_end|>, then the script.
 BOS, EOS, BYTE0, IM_START, IM_END, FIRST = 1, 2, 3, 259, 260, 261
@@ -78,7 +78,8 @@ def test_what_the_vocabulary_tells_of_itself(tokenizer: Tokenizer) -> None:
     assert tokenizer.is_end(EOS)
     assert tokenizer.is_end(IM_END)
     assert not tokenizer.is_end(FIRST)
-    assert {"<s>", "</s>", "<|im_start|>", "<|im_end|>"} <= tokenizer.special_texts
+    assert tokenizer.special == SpecialIds((0, BOS, EOS, IM_START, IM_END), ())
+    assert tokenizer.control_texts == {"<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"}
     assert tokenizer.end_ids == (EOS, IM_END)
     assert tokenizer.text_of(IM_START) == "<|im_start|>"
     assert tokenizer.is_special(IM_START)

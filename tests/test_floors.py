@@ -33,7 +33,7 @@ ONLY_IN = {
 ENVIRONMENT_READER = "base/settings.py"
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 DYNAMIC_IMPORTS = {"import_module", "__import__"}
-STDLIB = sys.stdlib_module_names | {"tomli"}  # tomli is tomllib for Python 3.10
+STDLIB = sys.stdlib_module_names | {"tomllib", "tomli"}  # tomli is what Python 3.10 has for tomllib
 
 
 def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -48,9 +48,12 @@ def test_what_is_let_through_ends_no_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [3, 4])
 def test_the_check_itself_survives_everything(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "model.gguf"
+    messages = []
     for _, model in mutants(make_bases(tmp_path), seed, 40):
         model.write(path)
         try:
             check_model(path, need_vocabulary=False)
         except ModelError as error:
-            assert "\n" not in error.message and error.message.isprintable()
+            messages.append(error.message)
+    assert len(messages) > 10
+    assert all(message.isprintable() for message in messages)

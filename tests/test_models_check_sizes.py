@@ -171,8 +171,9 @@ def test_good_experts(tmp_path: Path) -> None:
         ("gemma3n", {"attention__sliding_window": 0}, "attention.sliding_window is 0, expected a window of at least 1"),
         ("gemma2", {"attention__sliding_window_pattern": 1}, "no layer has the window that"),
         ("rwkv7", {"wkv__head_size": 0}, "rwkv7.wkv.head_size is 0, expected 1 to"),
-        ("rwkv7", {"wkv__head_size": 48}, "its state of 64 in heads of 48 with None shifts does not fit"),
-        ("rwkv7", {"wkv__head_size": 32, "token_shift_count": 1}, "with 1 shifts does not fit"),
+        ("rwkv7", {"wkv__head_size": 32}, "rwkv7.wkv.head_size is 32, expected a multiple of 64"),
+        ("rwkv7", {"wkv__head_size": 128}, "its state of 64 in heads of 128 with None shifts does not fit"),
+        ("rwkv7", {"wkv__head_size": 64, "token_shift_count": 1}, "with 1 shifts does not fit"),
         ("deepseek2", {"rope__dimension_count": 16}, "is 16, which leaves nothing of a head of 16"),
         (
             "deepseek2",

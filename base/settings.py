@@ -70,6 +70,17 @@ class Settings:
         return bool(self.environment.get("NO_COLOR")) or self.environment.get("TERM") == "dumb"
 
     @property
+    def native_environment(self) -> str:
+        """The variables that change how llama.cpp computes or lays out its state, as one line."""
+        names = sorted(name for name in self.environment if name.startswith(("LLAMA_", "GGML_")))
+        return " ".join(f"{name}={self.environment[name]}" for name in names)
+
+    @property
+    def cache_salt(self) -> str:
+        """LLMCLI_CACHE_SALT: what keeps tenants of one prefix store apart."""
+        return self.environment.get("LLMCLI_CACHE_SALT", "")
+
+    @property
     def login_shell(self) -> str:
         """The name of the user's shell, such as `zsh`; "" where SHELL is not set."""
         return Path(self.environment.get("SHELL", "")).name

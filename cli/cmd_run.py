@@ -32,13 +32,14 @@ _EPILOG = """\b
 Examples:
   llmcli run "Why is the sky blue?"
   git log -5 | llmcli run "Summarise"
-  llmcli run -f report.txt -f notes.txt "What do these disagree on?" > answer.txt
+  llmcli run -f a.txt -f b.txt "Where do these disagree?" > answer.txt
   llmcli run --raw -n 40 --temp 0 "Once upon a time"
   llmcli run --json "Name three colours" | jq -r .text
 
 \b
-Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit, 5 --fail-on-length,
-6 not enough memory or disk, 130 interrupted, 1 anything else."""
+Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit,
+5 --fail-on-length, 6 not enough memory or disk, 130 interrupted,
+1 anything else."""
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -156,6 +157,7 @@ def _print_answer(result: Answer, values: Mapping[str, Any], reporter: StderrRep
     if thinking and not thinking.endswith("\n"):
         reporter.thinking("\n")
     if values["json"]:
+        result.settle()
         output.write_json(result.as_json())
         return
     whole = "" if stream else (result.reasoning if wanted == "reasoning" else result.text)

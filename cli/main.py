@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("cmd_doctor", "command", "Check this machine, the build and the folders."),
     "completion": ("cmd_completion", "command", "Print the completion script for your shell."),
 }
+_PROGRAM = "llmcli"
 _EPILOG = """\b
 Examples:
   llmcli run "Why is the sky blue?"
@@ -68,9 +69,18 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"there is no command {printable(args[0])!r}; did you mean: {meant}", ctx)
         return super().resolve_command(ctx, args)
 
+    def call(self, arguments: Sequence[str]) -> object:
+        """Run one command line and return what the command returned; every failure comes out as it was raised.
+
+        click's own `main` is no use for that: it makes exit code 1 of a closed pipe, and writes a blank line at Ctrl-C.
+        """
+        self._main_shell_completion({}, _PROGRAM)  # answers the completion script of a shell, and exits
+        with self.make_context(_PROGRAM, list(arguments)) as context:
+            return self.invoke(context)
+
 
 @click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, "-V", "--version", prog_name="llmcli", message="%(prog)s %(version)s")
+@click.version_option(VERSION, "-V", "--version", prog_name=_PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Run GGUF language models in the terminal; no prompt prefix is ever computed twice."""
@@ -91,8 +101,10 @@ def call(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; every failure becomes one line on stderr here."""
     output.open_missing_descriptors()
     try:
-        result = main.main(args=list(arguments), prog_name="llmcli", standalone_mode=False)
+        result = main.call(arguments)
         return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         output.stderr_text(error.format_message() + "\n")
         return 2

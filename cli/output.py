@@ -52,7 +52,7 @@ def write(text: str) -> None:
     if _STDOUT in _closed_at_start:
         raise LlmcliError("stdout is closed: there is nowhere to write the answer")
     try:
-        _write_all(_STDOUT, (harmless(text) if is_terminal() else text).encode("utf-8", "backslashreplace"))
+        _write_all(_STDOUT, (harmless(text) if is_terminal(_STDOUT) else text).encode("utf-8", "backslashreplace"))
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -21,6 +21,7 @@ from llmcli.engine.generate import End, FinishReason, Part, Run, generate_answer
 from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
 from llmcli.engine.model import Lora, Model
 from llmcli.engine.plan import Request
+from llmcli.engine.prefix import CacheOptions, CacheReport, PrefixCache, open_prefix_cache
 from llmcli.engine.prompt import BuiltPrompt, Overflow, PromptPart, PromptRequest, fit_prompt
 from llmcli.engine.reasoning import ReasoningSplitter, visible_texts
 from llmcli.engine.sampling import Sampler, Sampling
@@ -43,13 +44,17 @@ class AnswerRequest:
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
     overflow: Overflow = "error"
+    cache: CacheOptions = field(default_factory=CacheOptions)
 
 
 class Answer:
     """An answer on its way, and its account once `parts` has been read to the end."""
 
-    def __init__(self, engine: Engine, request: AnswerRequest, prompt: BuiltPrompt, run: Run) -> None:
-        self._engine, self._request, self._prompt, self._run = engine, request, prompt, run
+    def __init__(
+        self, engine: Engine, request: AnswerRequest, prompt: BuiltPrompt, run: Run, prefix: PrefixCache | None
+    ) -> None:
+        self._engine, self._request, self._prompt, self._run, self._prefix = engine, request, prompt, run, prefix
+        self._settled = False
         self._end: End | None = None
         self.text = ""
         self.reasoning = ""
@@ -68,6 +73,18 @@ class Answer:
             else:
                 self.reasoning += item.text
             yield item
+
+    def settle(self) -> None:
+        """End what goes on behind the answer: saving to the prefix store. After the text is out, before the account."""
+        if self._prefix and not self._settled:
+            self._settled = True
+            timings = self._run.timings
+            self._prefix.finish(timings.prefill_tok_s, timings.prefill_tokens)
+
+    @property
+    def cache_report(self) -> CacheReport:
+        """What the prefix store did."""
+        return self._prefix.report if self._prefix else CacheReport("off")
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -97,7 +114,7 @@ class Answer:
             "usage": {
                 "prompt_tokens": len(self._prompt.ids),
                 "completion_tokens": self.completion_tokens,
-                "restored_tokens": 0,
+                "restored_tokens": self.cache_report.restored_tokens,
             },
             "timings": {
                 "load_s": timings.load_s,
@@ -110,6 +127,7 @@ class Answer:
                 "prefill_tok_s": timings.prefill_tok_s,
                 "decode_tok_s": timings.decode_tok_s,
             },
+            "cache": self.cache_report.as_json(),
             "plan": {
                 "n_ctx": engine.plan.n_ctx,
                 "threads": engine.plan.n_threads,
@@ -123,14 +141,14 @@ class Answer:
         timings = self._run.timings
         pieces = [
             f"load {format_seconds(timings.load_s)}",
-            f"{format_count(len(self._prompt.ids), 'prompt token')} in {format_seconds(timings.prefill_s)}"
+            f"{format_count(timings.prefill_tokens, 'prompt token')} in {format_seconds(timings.prefill_s)}"
             + _rate(timings.prefill_tok_s),
             f"{format_count(self.completion_tokens, 'token')} in {format_seconds(timings.decode_s)}"
             + _rate(timings.decode_tok_s),
             f"first token after {format_seconds(timings.ttft_s)}" if timings.ttft_s is not None else "no token",
             f"ended by {self.finish_reason}",
         ]
-        return ", ".join(pieces)
+        return ", ".join(pieces) + "; " + self.cache_report.as_line(len(self._prompt.ids))
 
 
 @contextlib.contextmanager
@@ -139,20 +157,26 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
     step fails.
     """
     stop = StopFlag()
-    with (
-        stop_on_interrupt(stop),
-        open_engine(
-            request.reference, request.plan, settings, reporter, rope=request.rope, loras=request.loras, stop=stop
-        ) as engine,
-    ):
+    with open_engine(
+        request.reference, request.plan, settings, reporter, rope=request.rope, loras=request.loras, stop=stop
+    ) as engine:
         begun = time.perf_counter()
         prompt = _prompt(engine, request, reporter)
         tokenize_s = time.perf_counter() - begun
-        with Sampler(request.sampling, engine.model.tokenizer, engine.context.n_ctx) as sampler:
+        with (
+            Sampler(request.sampling, engine.model.tokenizer, engine.context.n_ctx) as sampler,
+            open_prefix_cache(engine, request.cache, settings, reporter.notify) as prefix,
+            stop_on_interrupt(stop),
+        ):
+            if prefix:
+                prefix.restore(prompt.ids, prompt.boundaries(engine.model.tokenizer) if prefix.wants_boundaries else ())
             run = Run(
                 engine.session,
                 sampler,
-                prompt.ids,
+                prompt.ids[len(engine.session.tokens) :],
+                cuts=prefix.cuts if prefix else (),
+                on_prefill=prefix.advance if prefix else None,
+                on_prefilled=prefix.prefilled if prefix else None,
                 max_tokens=request.max_tokens,
                 shift_keep=_keep(engine.model.tokenizer) if request.overflow == "shift" else None,
                 on_shift=lambda count: reporter.notify(
@@ -161,7 +185,10 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
                 started_s=begun,
             )
             run.timings.load_s, run.timings.tokenize_s = engine.load_s, tokenize_s
-            yield Answer(engine, request, prompt, run)
+            run.timings.restore_s = prefix.report.restore_s if prefix else 0.0
+            result = Answer(engine, request, prompt, run, prefix)
+            yield result
+            result.settle()
 
 
 def _prompt(engine: Engine, request: AnswerRequest, reporter: Reporter) -> BuiltPrompt:

@@ -26,8 +26,7 @@ from llmcli.engine.plan import RunPlan
 # The sequence that answers, and the owner of cells that only keep a place in front of a restored window. Blocks pass
 # through SCRATCH, which is empty between two calls of state_io. All three share one KV buffer (kv_unified).
 SEQUENCE, PLACEHOLDER = 0, 2
-# llama_state_seq_flags (llama.h)
-_PARTIAL_ONLY = 1
+_PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY in llama.h
 # llama_decode (llama.h): 0 done, 1 no room in the cache, 2 aborted, negative: failed
 _DONE, _NO_ROOM, _ABORTED = 0, 1, 2
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
@@ -121,8 +120,8 @@ class Context:
         """Compute `tokens` (at most n_ubatch) at `position` and those after it; logits of the last one on request.
 
         Raises AbortedError where the stop flag was set, LlmcliError where llama.cpp fails. After either, the cells of
-        this call are removed again, so the cache holds exactly the `position` tokens before it, or, with recurrent memory,
-        nothing: `length` tells.
+        this call are removed again, so the cache holds exactly the `position` tokens before it, or, with recurrent
+        memory, nothing: `length` tells.
         """
         batch, count = self._batch, len(tokens)
         batch.n_tokens = count

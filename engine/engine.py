@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from llmcli.base.errors import UserInterruptError
+from llmcli.base.errors import ResourceError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.engine import native
 from llmcli.engine.context import Context, Rope
-from llmcli.engine.interrupt import StopFlag
+from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
 from llmcli.engine.model import Lora, Model
 from llmcli.engine.plan import Request, RunPlan, make_plan
 from llmcli.engine.preflight import EngineBuild, check_build
@@ -54,6 +54,8 @@ class Engine:
     context: Context
     session: Session
     stop: StopFlag
+    rope: Rope
+    loras: tuple[Lora, ...]
     load_s: float
 
 
@@ -68,24 +70,54 @@ def open_engine(
     loras: Sequence[Lora] = (),
     stop: StopFlag | None = None,
 ) -> Iterator[Engine]:
-    """Find the model, check its file, plan, load. Raises the LlmcliError of whichever step fails."""
+    """Find the model, check its file, plan, load. Raises the LlmcliError of whichever step fails, UserInterruptError
+    where `stop` is set, or Ctrl-C pressed, while llama.cpp loads.
+    """
     flag = stop or StopFlag()
     build = check_build(settings)
     resolved, inspected = find_model(reference, settings, reporter)
-    if flag.is_set():
-        raise UserInterruptError
-    plan = make_plan(request, inspected.facts, read_cores(), read_memory(), native.devices(), find_gpus())
+    plan = _plan(request, inspected.facts)
     for note in plan.notes:
         reporter.notify(note)
     _check_loras(loras, inspected.facts)
     begun = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        model = stack.enter_context(_load(resolved, inspected, plan, reporter, flag))
-        model.add_loras(loras)
-        context = stack.enter_context(Context(model, plan, rope=rope, stop=flag))
+        # A KeyboardInterrupt is lost where llama.cpp calls Python (progress, log). Only here: what comes before, a
+        # download or a hash of gigabytes, polls no flag and is ended by a KeyboardInterrupt.
+        with stop_on_interrupt(flag):
+            model = stack.enter_context(_load(resolved, inspected, plan, reporter, flag))
+            model.add_loras(loras)
+            context = stack.enter_context(Context(model, plan, rope=rope, stop=flag))
+        if flag.is_set():
+            raise UserInterruptError
         recall_special_ids(model.tokenizer, settings, inspected.content_id, build)
         load_s = time.perf_counter() - begun
-        yield Engine(build, resolved, inspected, plan, model, context, Session(context), flag, load_s)
+        yield Engine(
+            build,
+            resolved,
+            inspected,
+            plan,
+            model,
+            context,
+            Session(context),
+            flag,
+            rope or Rope(),
+            tuple(loras),
+            load_s,
+        )
+
+
+def _plan(request: Request, facts: ModelFacts) -> RunPlan:
+    """The run plan, with the sliding window kept in full where that fits.
+
+    A full window is what lets a prefix be restored exactly, and it is used with the prefix store off too: a window that
+    wraps around sums in another order, so the two would give different bits.
+    """
+    hardware = read_cores(), read_memory(), native.devices(), find_gpus()
+    if facts.sliding_window and not request.swa_full:
+        with contextlib.suppress(ResourceError):
+            return make_plan(replace(request, swa_full=True), facts, *hardware)
+    return make_plan(request, facts, *hardware)
 
 
 def find_model(reference: str | None, settings: Settings, reporter: Reporter) -> tuple[ResolvedModel, Inspected]:

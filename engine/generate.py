@@ -86,6 +86,7 @@ class Run:
     """One request against a session: what is asked, and what it cost so far.
 
     prompt          ids to append to the session, at least one; the last one's logits choose the first token
+    cuts            positions at which the prefill pauses besides those of the grid; on_prefill hears of each
     max_tokens      None: until the model ends or the context is full
     shift_keep      None: stop when the context is full; a number: keep that many first tokens and drop the oldest
     half of
@@ -97,7 +98,9 @@ class Run:
     prompt: Sequence[int]
     max_tokens: int | None = None
     shift_keep: int | None = None
+    cuts: Sequence[int] = ()
     on_prefill: Callable[[int, int], None] | None = None
+    on_prefilled: Callable[[], None] | None = None
     on_shift: Callable[[int], None] | None = None
     started_s: float = field(default_factory=time.perf_counter)
     timings: Timings = field(default_factory=Timings)
@@ -121,8 +124,10 @@ def generate_tokens(run: Run) -> Iterator[Token | End]:
 def _prefill(run: Run) -> None:
     begun = time.perf_counter()
     run.timings.prefill_tokens = len(run.prompt)
-    run.session.prefill(run.prompt, on_progress=run.on_prefill)
+    run.session.prefill(run.prompt, cuts=run.cuts, on_progress=run.on_prefill)
     run.timings.prefill_s = time.perf_counter() - begun
+    if run.on_prefilled:
+        run.on_prefilled()
     run.sampler.see_prompt(run.session.tokens)
 
 

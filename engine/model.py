@@ -145,6 +145,13 @@ class Model:
         """Whether some layers have a recurrent state and others attention."""
         return bool(self._lib.llama_model_is_hybrid(self.handle))
 
+    def metadata(self, key: str) -> str | None:
+        """A value of the file's metadata as llama.cpp writes it, None where the key is missing."""
+        buffer = ctypes.create_string_buffer(_META_BYTES)
+        if self._lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, _META_BYTES) < 0:
+            return None
+        return buffer.value.decode("utf-8", "replace")
+
     @property
     def chat_template(self) -> str | None:
         """The default chat template in the file, None where there is none."""

@@ -7,11 +7,11 @@ Nothing is ever cut in silence: the policy `error` refuses, `middle` and `shift`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmcli.base.errors import ContextOverflowError, UsageError
-from llmcli.engine.chat_template import ChatTemplate, Message, prepare
+from llmcli.engine.chat_template import ChatTemplate, Message, RenderedPrompt, prepare
 from llmcli.engine.tokenizer import Tokenizer
 
 Overflow = Literal["error", "shift", "middle"]
@@ -43,11 +43,29 @@ class PromptRequest:
 
 @dataclass(frozen=True, slots=True)
 class BuiltPrompt:
-    """The prompt as token ids, and what the reader of the answer must know about it."""
+    """The prompt as token ids, and what the reader of the answer must know about it.
+
+    text   the same as text, without a BOS that the tokenizer adds
+    ends   offsets in `text` behind which another prompt is likely to differ: end of the system prompt, of each part
+    """
 
     ids: tuple[int, ...]
     reasoning_opened: bool
     notes: tuple[str, ...]
+    text: str = ""
+    ends: tuple[int, ...] = ()
+
+    def boundaries(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """`ends` as numbers of tokens: how many lie wholly before each."""
+        wanted = sorted(len(self.text[:end].encode("utf-8", "surrogatepass")) for end in self.ends)
+        found, position, nbytes = [], 0, 0
+        start = 1 if tokenizer.adds_bos and not self.text.startswith(tokenizer.text_of(self.ids[0])) else 0
+        for token in self.ids[start:]:
+            nbytes += len(tokenizer.piece(token, special=True))
+            while len(found) < len(wanted) and nbytes > wanted[len(found)]:
+                found.append(start + position)
+            position += 1
+        return tuple(dict.fromkeys(found))
 
 
 def fit_prompt(
@@ -102,7 +120,7 @@ def _build(request: PromptRequest, body: str, tokenizer: Tokenizer) -> BuiltProm
     if request.template is None:
         text = body if request.system is None else f"{request.system}\n\n{body}"
         ids = tokenizer.with_bos(tokenizer.tokenize(text, parse_special=True))
-        return BuiltPrompt(tuple(ids), reasoning_opened=False, notes=())
+        return BuiltPrompt(tuple(ids), reasoning_opened=False, notes=(), text=text, ends=_part_ends(request, text))
     messages = [Message("user", body)]
     if request.system is not None:
         messages.insert(0, Message("system", request.system))
@@ -113,7 +131,27 @@ def _build(request: PromptRequest, body: str, tokenizer: Tokenizer) -> BuiltProm
         tuple(tokenizer.with_bos(ids)),
         reasoning_opened=rendered.reasoning_opened,
         notes=notes if rendered.system_merged else (),
+        text=rendered.text,
+        ends=_ends(request, rendered),
     )
+
+
+def _ends(request: PromptRequest, rendered: RenderedPrompt) -> tuple[int, ...]:
+    system = [rendered.message_ends[0]] if len(rendered.message_ends) > 1 else []
+    return (*(end for end in system if end is not None), *_part_ends(request, rendered.text))
+
+
+def _part_ends(request: PromptRequest, text: str) -> tuple[int, ...]:
+    """Where each part but the last ends in `text`; those that are not found there, one after the other, are
+    left out.
+    """
+    ends, position = [], 0
+    for part in request.parts[:-1]:
+        body = part.text.strip()
+        if (found := text.find(body, position)) >= 0:
+            position = found + len(body)
+            ends.append(position)
+    return tuple(ends)
 
 
 def _overflow(count: str, n_ctx: int, n_ctx_train: int, exact: int | None) -> ContextOverflowError:
@@ -142,7 +180,7 @@ def _cut(
             where = "from the middle" if policy == "middle" else "from the start"
             lost = len(body) - len(kept.replace(_GAP, "", 1) if policy == "middle" else kept)
             note = f"the prompt did not fit: {lost:,} of its {len(body):,} characters were dropped {where}"
-            return BuiltPrompt(built.ids, built.reasoning_opened, (*built.notes, note))
+            return replace(built, notes=(*built.notes, note))
         allowed -= len(built.ids) - (n_ctx - max(answer, 1))
     raise ContextOverflowError(
         f"the system prompt and the template alone have {frame:,} tokens, and the context {n_ctx:,}",

@@ -19,15 +19,23 @@ class Session:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.tokens: list[int] = []
+        self.is_whole = True  # False once a range was dropped: the KV of later tokens still knows what is gone
 
     @property
     def room(self) -> int:
         """How many more tokens fit."""
         return self.context.n_ctx - len(self.tokens)
 
-    def prefill(self, tokens: Sequence[int], *, on_progress: Callable[[int, int], None] | None = None) -> None:
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        *,
+        cuts: Sequence[int] = (),
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
         """Append `tokens` (at least one) and leave the logits of the last one ready.
 
+        cuts          positions at which a piece ends besides those of the grid
         on_progress   told (tokens done, tokens to do) after each piece
         Raises ContextOverflowError before anything is computed if they do not fit; AbortedError in the middle, with
         `tokens` telling how far it came.
@@ -37,7 +45,7 @@ class Session:
                 f"{len(tokens):,} tokens do not fit: {self.room:,} are left of a context of {self.context.n_ctx:,}"
             )
         done = 0
-        for start, end in _pieces(len(self.tokens), len(tokens), self.context.plan.n_ubatch):
+        for start, end in _pieces(len(self.tokens), len(tokens), self.context.plan.n_ubatch, cuts):
             piece = tokens[start:end]
             self._compute(piece, want_logits=end == len(tokens))
             done += len(piece)
@@ -65,6 +73,7 @@ class Session:
         else:
             self.context.clear()
             self.tokens.clear()
+            self.is_whole = True
 
     def drop(self, start: int, end: int) -> None:
         """Drop the tokens at [start, end) and close the gap: a context shift. Raises LlmcliError if the memory
@@ -72,12 +81,16 @@ class Session:
         """
         self.context.drop_range(start, end)
         del self.tokens[start:end]
+        self.is_whole = False
 
 
-def _pieces(position: int, count: int, grid: int) -> Iterator[tuple[int, int]]:
-    """Cut `count` tokens that begin at `position` where multiples of `grid` fall: (start, end) within the count."""
+def _pieces(position: int, count: int, grid: int, cuts: Sequence[int] = ()) -> Iterator[tuple[int, int]]:
+    """Cut `count` tokens that begin at `position` at multiples of `grid` and at `cuts`: (start, end) within
+    the count.
+    """
     start = 0
     while start < count:
         end = min(count, start + grid - (position + start) % grid)
+        end = min((cut - position for cut in cuts if start < cut - position < end), default=end)
         yield start, end
         start = end

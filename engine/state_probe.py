@@ -49,7 +49,9 @@ def confirm(context: Context, structure: Structure) -> bool:
         return False
     context.clear()
     try:
-        blanks = {name: structure.blank(name, 0, (0,)) for name in structure.part_names if name != STATE}
+        blanks: dict[str, bytes | bytearray] = {
+            name: structure.blank(name, 0, (0,)) for name in structure.part_names if name != STATE
+        }
         if structure.recurrent:
             blanks[STATE] = structure.without_rows()
         return all(

@@ -139,8 +139,11 @@ class ChatTemplate:
             if self._run is None:
                 with self._failures(TemplateBrokenError):
                     self._environment, self._run = environment, environment.compile_source(self.source)
-            with self._failures(ModelError):
-                return environment.concat(self._run(variables))
+            try:
+                with self._failures(ModelError):
+                    return environment.concat(self._run(variables))
+            finally:
+                environment.meter = Meter()  # the other one holds on to all that the template made
 
     @contextmanager
     def _failures(self, kind: type[ModelError]) -> Iterator[None]:

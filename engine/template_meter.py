@@ -70,7 +70,7 @@ class Meter:
         if self._clock() >= self._deadline_s:
             left_s = self._used_up_s - self._used()
             if left_s <= 0:
-                raise TemplateLimitError(f"takes longer than {self._time_s:g} s")
+                raise TemplateLimitError(f"takes longer than {self._time_s:.1f} s")
             self._deadline_s = self._clock() + left_s
 
     def fits(self, size_bytes: int) -> None:

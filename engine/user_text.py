@@ -7,8 +7,9 @@ nowhere else. Where the second text, swapped back, equals the first, its stand-i
 also where a special text only forms across the join of message and template.
 
 A template that looks into a message (upper, split at "</think>") does something else when the text is swapped. Then
-less is swapped, in steps, until both texts agree again. If they never do, every special text that occurs in a message
-counts as the user's wherever it stands: a broken prompt, but no forged one.
+the words it may look for stay as they are, in steps, until both texts agree again; what is special among them is the
+template's in an answer, which it takes apart, and the user's elsewhere. If the texts never agree, every special text
+that occurs in a message counts as the user's wherever it stands: a broken prompt, but no forged one.
 
 Knows strings and a function that renders; knows nothing of Jinja and tokens.
 """
@@ -16,7 +17,8 @@ Knows strings and a function that renders; knows nothing of Jinja and tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 # The prompt for these contents; None where the template refuses them, which is one more way to do something else.
@@ -62,8 +64,8 @@ class SpecialTexts:
             at = text.find(first)
             while at >= 0:
                 for length in (*self._lengths.get(text[at : at + 2], ()), 1):
-                    if text[at : at + length] in self._texts:
-                        yield at, at + length
+                    if (found := text[at : at + length]) in self._texts:
+                        yield at, at + len(found)
                         break
                 at = text.find(first, at + 1)
 
@@ -95,17 +97,65 @@ def users_spans(rendered: str, contents: Contents, specials: SpecialTexts, rende
 
 def _marked(rendered: str, contents: Contents, specials: SpecialTexts, render: Render) -> tuple[str, set[str]]:
     """`rendered` with stand-ins for what came from messages, and special texts that count as the user's anywhere."""
+    found = {literal for literal in contents.literals if literal.strip() and any(literal in t for t in contents.texts)}
+    special = {literal for literal in found if specials.found_in(literal)}
     caseless = frozenset(ch for ch in specials.alphabet if ch.lower() == ch.upper())
     # Letters last: a template that changes their case does not change a stand-in's.
     for alphabet in (specials.alphabet, caseless):
-        swap = _stand_ins(alphabet, rendered, contents)
-        back = {stand_in: code for code, stand_in in swap.items()}
-        for kept in _literals_kept(contents, specials):
-            texts = [_swapped(text, keep, swap) for text, keep in zip(contents.texts, kept, strict=True)]
-            marked = render(texts)
-            if marked is not None and marked.translate(back) == rendered:
-                return marked, _leaks(contents, texts, specials, render, swap)
+        trial = _Trial(rendered, contents, specials, render, _stand_ins(alphabet, rendered, contents))
+        result = (
+            trial.run(frozenset(), frozenset(), in_answers_only=True)
+            or trial.run(found - special, frozenset(), in_answers_only=True)
+            or trial.least(found - special, special, in_answers_only=True)
+            or trial.least(found - special, special, in_answers_only=False)
+        )
+        if result:
+            return result
     return rendered, set().union(*(_found_in_any_case(specials, text) for text in contents.texts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Renderings with one choice of stand-ins."""
+
+    rendered: str
+    contents: Contents
+    specials: SpecialTexts
+    render: Render
+    swap: Mapping[int, int]
+
+    def run(
+        self, plain: AbstractSet[str], special: AbstractSet[str], *, in_answers_only: bool
+    ) -> tuple[str, set[str]] | None:
+        """The text with stand-ins for all but some literals; None where the template makes something else of it.
+
+        plain     left as they are in every message
+        special   left as they are too, which are special texts or hold one
+        Beside the text: what is left of special texts in messages, and so is not marked. Where the template reads one
+        out of an answer (a tag that closes thinking, to cut it off), it is the template's from there on.
+        """
+        kept = [plain | special if is_answer or not in_answers_only else plain for is_answer in self.contents.answers]
+        texts = [_swapped(text, keep, self.swap) for text, keep in zip(self.contents.texts, kept, strict=True)]
+        marked = self.render(texts)
+        back = {stand_in: code for code, stand_in in self.swap.items()}
+        if marked is None or marked.translate(back) != self.rendered:
+            return None
+        read = set().union(*(self.specials.found_in(literal) for literal in special))
+        left: set[str] = set()
+        for text, is_answer in zip(texts, self.contents.answers, strict=True):
+            left |= self.specials.found_in(text) - (read if is_answer else set())
+        return marked, left
+
+    def least(
+        self, plain: AbstractSet[str], special: AbstractSet[str], *, in_answers_only: bool
+    ) -> tuple[str, set[str]] | None:
+        """The same with no more of `special` left as they are than is needed: those the template really looks for."""
+        result = self.run(plain, special, in_answers_only=in_answers_only) if special else None
+        for literal in sorted(special) if result else ():
+            fewer = special - {literal}
+            if better := self.run(plain, fewer, in_answers_only=in_answers_only):
+                special, result = fewer, better
+        return result
 
 
 def _stand_ins(alphabet: Collection[str], rendered: str, contents: Contents) -> dict[int, int]:
@@ -114,58 +164,14 @@ def _stand_ins(alphabet: Collection[str], rendered: str, contents: Contents) -> 
     return dict(zip(map(ord, sorted(alphabet)), free, strict=False))
 
 
-def _literals_kept(contents: Contents, specials: SpecialTexts) -> Iterator[list[frozenset[str]]]:
-    """What is not swapped in each message, in steps: nothing; the template's literals; those that are special too,
-    in the assistant's messages; in all messages.
-    """
-    texts = contents.texts
-    literals = frozenset(
-        literal for literal in contents.literals if literal.strip() and any(literal in text for text in texts)
-    )
-    plain = frozenset(literal for literal in literals if not specials.found_in(literal))
-    steps: list[list[frozenset[str]]] = [
-        [frozenset()] * len(texts),
-        [plain] * len(texts),
-        [literals if is_answer else plain for is_answer in contents.answers],
-        [literals] * len(texts),
-    ]
-    for number, step in enumerate(steps):
-        if step not in steps[:number]:
-            yield step
-
-
-def _swapped(text: str, kept: Collection[str], swap: dict[int, int]) -> str:
+def _swapped(text: str, kept: AbstractSet[str], swap: Mapping[int, int]) -> str:
+    """`text` with stand-ins, but for the literals in `kept`."""
     if not kept:
         return text.translate(swap)
-    parts = _literal_pattern(kept).split(text)
-    return "".join(part if number % 2 else part.translate(swap) for number, part in enumerate(parts))
-
-
-def _leaks(
-    contents: Contents, swapped: Sequence[str], specials: SpecialTexts, render: Render, swap: dict[int, int]
-) -> set[str]:
-    """Special texts that were left as they are in messages, and that the template prints from there.
-
-    Where it only looks for them (to cut thinking out), they are gone from the text, and what stands there is its own.
-    """
-    left = [specials.found_in(text) for text in swapped]
-    if not any(left):
-        return set()
-    texts = [_exchanged(text, found, swap) for text, found in zip(contents.texts, left, strict=True)]
-    rendered = render(texts)
-    if rendered is not None and not any(chr(stand_in) in rendered for stand_in in swap.values()):
-        return set()
-    return set().union(*left)
-
-
-def _exchanged(text: str, wanted: Collection[str], swap: dict[int, int]) -> str:
-    """`text` with stand-ins in the places of `wanted` alone."""
-    return _literal_pattern(wanted).sub(lambda found: found[0].translate(swap), text) if wanted else text
-
-
-def _literal_pattern(literals: Collection[str]) -> re.Pattern[str]:
     # The longest first, so that "</think>" is kept whole where "</" is a literal too.
-    return re.compile("(" + "|".join(map(re.escape, sorted(literals, key=len, reverse=True))) + ")")
+    pattern = "(" + "|".join(map(re.escape, sorted(kept, key=len, reverse=True))) + ")"
+    parts = re.split(pattern, text)
+    return "".join(part if number % 2 else part.translate(swap) for number, part in enumerate(parts))
 
 
 def _found_in_any_case(specials: SpecialTexts, text: str) -> set[str]:

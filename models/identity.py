@@ -12,10 +12,10 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmcli.base.errors import ModelError
 from llmcli.base.files import CHUNK_BYTES, atomic_write, make_private_dir
@@ -29,8 +29,16 @@ MEMO_VERSION = 1
 _MEMO_FOLDER = "models"
 _MEMO_MAX_BYTES = 1 << 20
 
-# Of one file: real path, device, inode, size, mtime_ns, ctime_ns.
-_FileIdentity = tuple[str, int, int, int, int, int]
+
+class _FileIdentity(NamedTuple):
+    """What tells one state of one file from another; a list in the memo."""
+
+    real_path: str
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +84,40 @@ def _inspect(path: Path, on_hash: Callable[[int, int], None] | None) -> tuple[In
     try:
         facts = check_model(path, need_vocabulary=False)
         before = [_file_identity(shard) for shard in facts.shards]
-        digests: list[bytes] = []
-        for shard, identity in zip(facts.shards, before, strict=True):
-            done = sum(size for *_, size, _, _ in before[: len(digests)])
-            digests.append(_digest(Path(shard), done, facts.file_bytes, on_hash))
-            if _file_identity(shard) != identity or facts.file_bytes != sum(size for *_, size, _, _ in before):
-                raise ModelError(f"{shown(path)} changed while it was read", hint="wait until it is complete")
+        digests = list(_digests(facts, before, on_hash))
+        if [_file_identity(shard) for shard in facts.shards] != before:
+            raise _changed(path)
     except OSError as error:
         raise ModelError(f"{shown(path)} cannot be read: {error.strerror}") from None
     content_id = digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
     return Inspected(Path(facts.shards[0]), facts, content_id), before
 
 
-def _digest(path: Path, done: int, total: int, on_hash: Callable[[int, int], None] | None) -> bytes:
-    digest = hashlib.sha256()
-    handle = open_regular(path)
-    try:
-        while chunk := os.read(handle, CHUNK_BYTES):
-            digest.update(chunk)
-            done += len(chunk)
-            if on_hash:
-                on_hash(done, total)
-    finally:
-        os.close(handle)
-    return digest.digest()
+def _digests(
+    facts: ModelFacts, files: list[_FileIdentity], on_hash: Callable[[int, int], None] | None
+) -> Iterator[bytes]:
+    """The digest of each shard. The sizes of the check bound the work: a file that grows is not followed for ever."""
+    done = 0
+    if sum(file.size_bytes for file in files) != facts.file_bytes:
+        raise _changed(Path(facts.shards[0]))
+    for shard, file in zip(facts.shards, files, strict=True):
+        digest, end = hashlib.sha256(), done + file.size_bytes
+        handle = open_regular(Path(shard))
+        try:
+            while chunk := os.read(handle, min(CHUNK_BYTES, end - done)):
+                digest.update(chunk)
+                done += len(chunk)
+                if on_hash:
+                    on_hash(done, facts.file_bytes)
+        finally:
+            os.close(handle)
+        if done != end:
+            raise _changed(Path(shard))
+        yield digest.digest()
+
+
+def _changed(path: Path) -> ModelError:
+    return ModelError(f"{shown(path)} changed while it was read", hint="wait until it is complete")
 
 
 def _memo_name(path: Path) -> str:
@@ -110,7 +128,7 @@ def _memo_name(path: Path) -> str:
 
 def _file_identity(path: str) -> _FileIdentity:
     status = os.stat(path)
-    return (
+    return _FileIdentity(
         os.path.realpath(path),
         status.st_dev,
         status.st_ino,

@@ -108,9 +108,9 @@ def test_a_held_lock_is_waited_for_and_told_once(tmp_path: Path) -> None:
     path, told = tmp_path / "lock", []
     with file_lock(path):
         began = time.monotonic()
-        with pytest.raises(ResourceError, match="lock is locked by another process"):
-            with file_lock(path, timeout_s=0.15, on_wait=lambda: told.append("waiting")):
-                pass
+        another = file_lock(path, timeout_s=0.15, on_wait=lambda: told.append("waiting"))
+        with pytest.raises(ResourceError, match="lock is locked by another process"), another:
+            pass
         assert 0.15 <= time.monotonic() - began < 5
     assert told == ["waiting"]
     with file_lock(path, timeout_s=0, on_wait=lambda: told.append("again")):

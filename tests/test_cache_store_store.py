@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from llmcli.cache_store.block_format import DamagedError
+from llmcli.cache_store.block_file import read_header
+from llmcli.cache_store.block_format import DamagedError, NewBlock, pack_header
 from llmcli.cache_store.cost import Rates
+from llmcli.cache_store.keys import pack_tokens
 from llmcli.cache_store.store import BytesLike, PrefixStore
 from tests.cache_store_case import (  # noqa: F401
     FINGERPRINT,
@@ -105,6 +107,24 @@ def test_swapped_files(tmp_path: Path) -> None:
             for ref, data in ((one, a), (two, b)):
                 Path(ref.path).write_bytes(data)
             assert read_all(store, TOKENS) == 600
+
+
+def test_a_made_up_header_under_a_right_name_is_refused(tmp_path: Path) -> None:
+    """Checksums and lengths are right, name and key are those of the prompt; the tokens are not."""
+    told = Told()
+    for tokens in (TOKENS[:256], TOKENS[:40]):
+        with open_store(tmp_path / "s", notify=told) as store:
+            (ref,) = put(store, tokens)
+            header, _ = read_header(ref.path)
+            other = pack_tokens([*tokens[:-1], 9])
+            made_up = NewBlock(
+                header.namespace, ref.key, ref.parent, ref.grandparent, 0, other, True, "", 1.0,
+                {"attn": memoryview(b"poison")},
+            )  # fmt: skip
+            Path(ref.path).write_bytes(pack_header(made_up) + b"poison")
+            assert store.match(FINGERPRINT, tokens).matched_tokens == 0
+            assert store.match(FINGERPRINT, [*tokens[:-1], 9]).matched_tokens == 0
+            assert not Path(ref.path).exists()
 
 
 def test_a_file_replaced_after_the_look_up_is_read_by_its_own_header(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -27,10 +28,8 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     monkeypatch.setattr(output, "_STDOUT", writer)
     yield reader, writer
     for descriptor in (reader, writer):
-        try:
+        with contextlib.suppress(OSError):  # a test may have closed it
             os.close(descriptor)
-        except OSError as error:
-            assert error.errno == errno.EBADF
 
 
 @pytest.fixture

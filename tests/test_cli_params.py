@@ -21,6 +21,14 @@ TOML_VALUES = st.recursive(
 )
 
 
+def convert(kind: click.ParamType[Any], value: object) -> tuple[Any, str | None]:
+    """The value and None, or None and why it was refused."""
+    try:
+        return kind.convert(value, None, None), None
+    except click.BadParameter as error:
+        return None, error.message
+
+
 def refusal(kind: click.ParamType[Any], value: object) -> str:
     with pytest.raises(click.BadParameter) as failure:
         kind.convert(value, None, None)
@@ -58,11 +66,10 @@ def test_real_within_its_range(kind: Real, text: str, message: str) -> None:
 @given(st.text(max_size=20) | st.floats().map(str) | TOML_VALUES)
 @example("1_000")
 def test_any_value_is_a_c_float_or_refused_in_one_short_line(value: object) -> None:
-    try:
-        number = Real().convert(value, None, None)
-    except click.BadParameter as error:
-        assert len(error.message) < 100
-        assert "\n" not in error.message
+    number, refused = convert(Real(), value)
+    if refused is not None:
+        assert len(refused) < 100
+        assert "\n" not in refused
     else:
         assert math.isfinite(struct.unpack("f", struct.pack("f", number))[0])
 
@@ -86,10 +93,9 @@ def test_whole_within_its_range(value: object) -> None:
 
 @given(TOML_VALUES)
 def test_any_value_is_an_int32_or_refused(value: object) -> None:
-    try:
-        number = Whole(-1).convert(value, None, None)
-    except click.BadParameter as error:
-        assert "\n" not in error.message
+    number, refused = convert(Whole(-1), value)
+    if refused is not None:
+        assert "\n" not in refused
     else:
         struct.pack("i", number)
 
@@ -115,22 +121,23 @@ def test_the_environment_holds_one_value_per_line(kind: Any) -> None:
     assert list(kind.split_envvar_value("")) == []
 
 
+def lora(value: object) -> Lora:
+    return LoraType().convert(value, None, None)
+
+
 def test_lora(tmp_path: Path) -> None:
     plain, odd = tmp_path / "a.gguf", tmp_path / "b:2.gguf"
     for path in (plain, odd, tmp_path / "c:0.5"):
         path.write_bytes(b"")
 
-    def convert(value: object) -> Lora:
-        return LoraType().convert(value, None, None)
-
-    assert convert(str(plain)) == Lora(plain, 1.0)
-    assert convert(f"{plain}:0.25") == Lora(plain, 0.25)
-    assert convert(f"{plain}:-1") == Lora(plain, -1.0)
-    assert convert(f"{plain}:1e-1") == Lora(plain, 0.1)
-    assert convert(str(odd)) == Lora(odd, 1.0)
-    assert convert(f"{odd}:3") == Lora(odd, 3.0)
-    assert convert(str(tmp_path / "c:0.5")) == Lora(tmp_path / "c:0.5", 1.0)
-    assert convert(Lora(plain)) == Lora(plain)
+    assert lora(str(plain)) == Lora(plain, 1.0)
+    assert lora(f"{plain}:0.25") == Lora(plain, 0.25)
+    assert lora(f"{plain}:-1") == Lora(plain, -1.0)
+    assert lora(f"{plain}:1e-1") == Lora(plain, 0.1)
+    assert lora(str(odd)) == Lora(odd, 1.0)
+    assert lora(f"{odd}:3") == Lora(odd, 3.0)
+    assert lora(str(tmp_path / "c:0.5")) == Lora(tmp_path / "c:0.5", 1.0)
+    assert lora(Lora(plain)) == Lora(plain)
 
 
 def test_lora_that_is_no_file(tmp_path: Path) -> None:
@@ -157,10 +164,10 @@ def test_what_is_no_logit_bias(text: str) -> None:
 
 @given(st.text(max_size=20) | st.from_regex(r"\d+[+-](\d+(\.\d+)?|inf)", fullmatch=True) | TOML_VALUES)
 def test_any_bias_is_sound_or_refused(text: object) -> None:
-    try:
-        token, bias = LogitBias().convert(text, None, None)
-    except click.BadParameter as error:
-        assert "\n" not in error.message
+    pair, refused = convert(LogitBias(), text)
+    if refused is not None:
+        assert "\n" not in refused
     else:
+        token, bias = pair
         struct.pack("i", token)
         assert bias == -math.inf or math.isfinite(bias)

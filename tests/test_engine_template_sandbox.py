@@ -48,7 +48,7 @@ def test_hostile_template(name: str, hostile: dict[str, dict[str, Any]]) -> None
 
 
 def test_default_time_limit() -> None:
-    with pytest.raises(ModelError, match=r"takes longer than 2\.0\d* s"):
+    with pytest.raises(ModelError, match=r"takes longer than 2\.0 s"):
         render("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "a")
 
 
@@ -119,11 +119,11 @@ def test_a_growing_text_does_not_count_what_is_gone() -> None:
         ("{{ bos_token ~ 1 ~ none ~ eos_token }}{{ 7 // 2 ** 1 - 1.5 }}", "<s>1None</s>1.5"),
         ("{{ tools is none and documents is none }}{{ undefined_thing is defined }}", "TrueFalse"),
         ("{{ messages[0]['content'] }}{{ messages[0].content }}", "hh"),
-        ("{{ messages[0].get('x', 'y') }}{{ messages[0].x }}{{ messages[0].items() | list }}",)
-        + ("y[('role', 'user'), ('content', 'h')]",),
+        ("{{ messages[0].get('x', 'y') }}{{ messages[0].x }}", "y"),
+        ("{{ messages[0].items() | list }}", "[('role', 'user'), ('content', 'h')]"),
         ("{% set x %}a{{ 1 }}{% endset %}{{ x * 2 }}", "a1a1"),
-        ("{% macro m(x) %}[{{ x }}{{ caller() if caller }}]{% endmacro %}{{ m(1) }}{% call m(2) %}!{% endcall %}",)
-        + ("[1][2!]",),
+        ("{% macro m(x, y=2) %}[{{ x }}{{ y }}]{% endmacro %}{{ m(1) }}{{ m(1, y=m(3)) }}", "[12][1[32]]"),
+        ("{% macro m(x) %}[{{ x }}{{ caller() }}]{% endmacro %}{% call m(2) %}!{% endcall %}", "[2!]"),
         ("{% block b %}{{ 1 }}{% endblock %}{{ self.b() }}", "11"),
         ("{{ (1, 2)[1:] }}{{ [1, 2][::-1] }}{{ {'a': none} }}", "(2,)[2, 1]{'a': None}"),
         ("{{ namespace(a=1).a }}{{ dict(a=1).items() | list }}{{ 'Ab'.lower().startswith('a') }}", "1[('a', 1)]True"),

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from llmcli.cli.main import call
+from tests.conftest import RunCli
+
+FIRST_LINES = {"bash": "_llmcli_completion() {", "zsh": "#compdef llmcli", "fish": "function _llmcli_completion;"}
+
+
+@pytest.mark.parametrize("shell", FIRST_LINES)
+def test_the_script_of_each_shell(shell: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call(["completion", shell]) == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines()[0] == FIRST_LINES[shell]
+    assert "_LLMCLI_COMPLETE" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("shell", FIRST_LINES)
+def test_the_users_shell_is_the_default(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    assert call(["completion"]) == 0
+    assert capfd.readouterr().out.splitlines()[0] == FIRST_LINES[shell]
+
+
+@pytest.mark.parametrize("shell", [None, "/bin/tcsh", ""])
+def test_no_known_shell(shell: str | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    if shell is None:
+        monkeypatch.delenv("SHELL", raising=False)
+    else:
+        monkeypatch.setenv("SHELL", shell)
+    assert call(["completion"]) == 2
+    assert capfd.readouterr() == ("", "error: which shell? (llmcli completion bash|zsh|fish)\n")
+
+
+def test_an_unknown_shell(capfd: pytest.CaptureFixture[str]) -> None:
+    assert call(["completion", "tcsh"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("error: Invalid value for '[bash|zsh|fish]': 'tcsh' is not one of 'bash', 'zsh', 'fish'")
+
+
+def test_a_shell_is_told_commands_and_options(run_cli: RunCli) -> None:
+    def complete(words: str, at: int) -> list[str]:
+        done = run_cli(env={"_LLMCLI_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)})
+        assert (done.code, done.err) == (0, "")
+        return done.out.splitlines()
+
+    assert complete("llmcli ru", 1) == ["plain,run"]
+    assert complete("llmcli run --flash-attn ", 3) == ["plain,auto", "plain,on", "plain,off"]
+    assert complete("llmcli tokenize --no-b", 2) == ["plain,--no-bos"]
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
+def test_bash_takes_the_script(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capfd.readouterr().out)
+    command = f"set -eu; . {tmp_path / 'script'}; complete -p llmcli"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_llmcli_completion" in done.stdout

@@ -93,17 +93,17 @@ def open_engine(
         recall_special_ids(model.tokenizer, settings, inspected.content_id, build)
         load_s = time.perf_counter() - begun
         yield Engine(
-            build,
-            resolved,
-            inspected,
-            plan,
-            model,
-            context,
-            Session(context),
-            flag,
-            rope or Rope(),
-            tuple(loras),
-            load_s,
+            build=build,
+            resolved=resolved,
+            inspected=inspected,
+            plan=plan,
+            model=model,
+            context=context,
+            session=Session(context),
+            stop=flag,
+            rope=rope or Rope(),
+            loras=tuple(loras),
+            load_s=load_s,
         )
 
 

@@ -58,13 +58,13 @@ class BuiltPrompt:
     def boundaries(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """`ends` as numbers of tokens: how many lie wholly before each."""
         wanted = sorted(len(self.text[:end].encode("utf-8", "surrogatepass")) for end in self.ends)
-        found, position, nbytes = [], 0, 0
+        found: list[int] = []
+        nbytes = 0
         start = 1 if tokenizer.adds_bos and not self.text.startswith(tokenizer.text_of(self.ids[0])) else 0
-        for token in self.ids[start:]:
+        for position, token in enumerate(self.ids[start:], start):
             nbytes += len(tokenizer.piece(token, special=True))
             while len(found) < len(wanted) and nbytes > wanted[len(found)]:
-                found.append(start + position)
-            position += 1
+                found.append(position)
         return tuple(dict.fromkeys(found))
 
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,17 +55,42 @@ def test_damage_in_one_part_leaves_the_others_readable(path: Path) -> None:
     assert read_part(path, BLOCK.key, "attn") == BIG
 
 
-def test_a_page_that_cannot_be_had_is_an_error_and_no_signal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is truncated between the size check and the map: populating fails where touching would kill."""
-    real = block_file.read_entry
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="parts are not mapped elsewhere")
+def test_a_page_that_cannot_be_had_is_an_error_and_no_signal(path: Path) -> None:
+    """The file is cut between map and use: fetching the pages fails where touching them would kill. In a child."""
+    child = os.fork()
+    if child == 0:
+        real = mmap.mmap
 
-    def truncate_first(handle: int, entry: object, where: str) -> memoryview:
-        os.truncate(path, 4096)
-        return real(handle, entry, where)  # type: ignore[arg-type]
+        class CutWhenMapped(real):  # type: ignore[valid-type, misc]
+            def madvise(self, *args: int) -> None:
+                os.truncate(path, 4096)
+                super().madvise(*args)
 
-    monkeypatch.setattr(block_file, "read_entry", truncate_first)
-    with pytest.raises(DamagedError, match="checksum"):
-        read_part(path, BLOCK.key, "attn")
+        block_file.mmap.mmap = CutWhenMapped  # type: ignore[attr-defined]
+        try:
+            read_part(path, BLOCK.key, "attn")
+        except DamagedError as error:
+            os._exit(0 if "checksum" in error.message else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_parts_are_mapped_and_their_pages_fetched(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this call a cut file or a failing disk would end the process."""
+    advice: list[int] = []
+
+    class Noted(mmap.mmap):
+        def madvise(self, *args: int) -> None:
+            advice.extend(args)
+            super().madvise(*args)
+
+    monkeypatch.setattr(mmap, "mmap", Noted)
+    view = read_part(path, BLOCK.key, "attn")
+    assert isinstance(view.obj, Noted)
+    assert advice == [22]  # MADV_POPULATE_READ
+    assert read_part(path, BLOCK.key, "state") == b"tiny"
+    assert advice == [22]
 
 
 def test_another_key_or_part(path: Path) -> None:

@@ -83,7 +83,7 @@ def test_tails_that_are_needed_stay(tmp_path: Path) -> None:
         store.keeper().name(named, "forty", pin=False)
         put(store, TOKENS[:50], exact=False)
         store.put(FINGERPRINT, None, TOKENS[:60], {"attn": b"x"})  # has no window rows: it does not replace what has
-        put(store, TOKENS[:70])
+        put(store, TOKENS[:70], state=True)
         lengths = sorted(entry.tokens for entry in store.keeper().entries())
     assert lengths == [10, 30, 40, 50, 70]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import unicodedata
 from typing import NamedTuple
 
@@ -21,6 +22,18 @@ def decode_utf8(data: bytes) -> Decoded:
         return Decoded(data[skipped:].decode("utf-8"), None)
     except UnicodeDecodeError as error:
         return Decoded(data[skipped:].decode("utf-8", "replace"), error.start + skipped)
+
+
+def decode_word(text: str) -> Decoded:
+    """A word of the command line or of the environment, read as UTF-8 whatever the locale.
+
+    Python has decoded it with the locale's encoding, and keeps bytes that do not fit there as lone surrogates. Words of
+    config.toml come the same way and are text already; they show themselves only where the locale lacks a character.
+    """
+    try:
+        return decode_utf8(os.fsencode(text))
+    except UnicodeEncodeError:
+        return Decoded(text, None)
 
 
 def printable(text: str) -> str:

@@ -7,6 +7,7 @@ reused.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import stat
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llmcli.base.errors import LlmcliError, UsageError
-from llmcli.base.text import decode_utf8, printable
+from llmcli.base.text import Decoded, decode_utf8, decode_word, printable
 from llmcli.base.units import format_bytes
 from llmcli.cli import output
 from llmcli.engine.prompt import PromptPart
@@ -52,7 +53,7 @@ def gather_parts(
         raise UsageError("'-' asks for stdin and --no-stdin forbids it")
     parts = [_file_part(name, notify) for name in files if name != "-"]
     if wants_stdin or (use_stdin and _stdin_has_input()):
-        parts.append(PromptPart("stdin", "stdin", _decode(_read_stdin(notify), "stdin", notify)))
+        parts.append(PromptPart("stdin", "stdin", _told(decode_utf8(_read_stdin(notify)), "stdin", notify)))
     if text and text != "-":
         parts.append(PromptPart("argument", "prompt", decode_argument(text, "the prompt", notify)))
     kept = tuple(part for part in parts if part.text.strip())
@@ -64,8 +65,8 @@ def gather_parts(
 
 
 def decode_argument(text: str, source: str, notify: Callable[[str], None]) -> str:
-    """A word of the command line as text; Python keeps its bytes that are not UTF-8 as lone surrogates."""
-    return _decode(os.fsencode(text), source, notify)
+    """A word of the command line as text, with a warning where it is not UTF-8."""
+    return _told(decode_word(text), source, notify)
 
 
 def read_text_file(name: str, notify: Callable[[str], None]) -> str:
@@ -83,18 +84,23 @@ def _file_part(name: str, notify: Callable[[str], None]) -> PromptPart:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name, which config.toml can have
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"cannot read {printable(name)}: {reason}") from None
-    return PromptPart("file", name, _decode(data, printable(name), notify))
+    return PromptPart("file", name, _told(decode_utf8(data), printable(name), notify))
 
 
-def _decode(data: bytes, source: str, notify: Callable[[str], None]) -> str:
-    decoded = decode_utf8(data)
+def _told(decoded: Decoded, source: str, notify: Callable[[str], None]) -> str:
     if decoded.bad_offset is not None:
         notify(f"warning: {source} is not UTF-8 at byte {decoded.bad_offset:,}; wrong bytes were replaced")
     return decoded.text
 
 
 def _stdin_has_input() -> bool:
-    return output.stdin_is_open() and not output.is_terminal(_STDIN)
+    if not output.stdin_is_open() or output.is_terminal(_STDIN):
+        return False
+    try:
+        os.read(_STDIN, 0)
+    except OSError as error:
+        return error.errno != errno.EBADF  # open for writing alone, as nohup leaves it: nobody meant to send anything
+    return True
 
 
 def _read_stdin(notify: Callable[[str], None]) -> bytes:

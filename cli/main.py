@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import cast
 
-import click
-from click.core import ParameterSource
+try:
+    import click
+    from click.core import ParameterSource
+except KeyboardInterrupt:  # half of the start-up is spent here, where `call` cannot help yet
+    raise SystemExit(130) from None
 
 from llmcli.base.errors import LlmcliError
 from llmcli.base.text import printable

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from llmcli.base.text import decode_utf8
+from llmcli.base.text import decode_word
 from llmcli.engine.model import Lora
 
 # Numbers end up in C as int32_t and float: what does not fit there would be changed in silence.
@@ -48,11 +48,10 @@ class Utf8(Text):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text, or fail naming the offset of the first wrong byte."""
-        text = super().convert(value, param, ctx)
-        bad_offset = decode_utf8(os.fsencode(text)).bad_offset
-        if bad_offset is not None:
-            self.fail(f"not UTF-8 at byte {bad_offset:,}", param, ctx)
-        return text
+        decoded = decode_word(super().convert(value, param, ctx))
+        if decoded.bad_offset is not None:
+            self.fail(f"not UTF-8 at byte {decoded.bad_offset:,}", param, ctx)
+        return decoded.text
 
 
 class Whole(click.IntRange):

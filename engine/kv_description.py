@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import struct
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -36,7 +37,7 @@ def from_json(text: str) -> Structure:
     """What `to_json` wrote. Raises UnknownLayoutError for anything else; allocates no more than the text."""
     try:
         found = _structure_from(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error) as error:
         raise UnknownLayoutError(f"not a description of a sequence state: {type(error).__name__}") from None
     require_sound(found)
     return found
@@ -54,7 +55,7 @@ def _plain(value: object) -> Any:
     if isinstance(value, Rows):
         return [value.type_id, value.unit_bytes, value.units]
     if isinstance(value, Structure | CellLayout | StateLayout):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.init}
     return value
 
 
@@ -73,6 +74,8 @@ def _cells_from(found: Any) -> CellLayout:
 
 
 def _rows_from(found: Any) -> tuple[Rows, ...]:
+    if any(type(number) is not int for item in found for number in item):
+        raise TypeError("a size that is no integer")  # a text of that many characters, for one, would be made
     return tuple(Rows(*item) for item in found)
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ATTENTION, WINDOW, STATE = "attn", "window", "state"
 SCRATCH = 1  # the sequence id in every part: blocks leave and enter the context through it
@@ -60,37 +60,54 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class CellLayout:
-    """An attention or window section: K and V of its layers; no V with latent attention."""
+    """An attention or window section: K and V of its layers; no V with latent attention.
+
+    _tensors   made of the others: what stands before the rows of each tensor, and bytes per cell
+    """
 
     transposed: bool
     cell_extra: str
     keys: tuple[Rows, ...]
     values: tuple[Rows, ...]
+    _tensors: tuple[tuple[bytes, int], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        headers = [struct.pack("<iQ", rows.type_id, rows.unit_bytes) for rows in self.keys]
+        headers[:1] = [struct.pack("<II", self.transposed, len(self.keys)) + header for header in headers[:1]]
+        for rows in self.values:
+            if self.transposed:
+                headers.append(struct.pack("<iII", rows.type_id, rows.unit_bytes, rows.units))
+            else:
+                headers.append(struct.pack("<iQ", rows.type_id, rows.unit_bytes))
+        sizes = (rows.cell_bytes for rows in (*self.keys, *self.values))
+        object.__setattr__(self, "_tensors", tuple(zip(headers, sizes, strict=True)))
+
+    @property
+    def _cell_fields(self) -> int:
+        return 3 if self.cell_extra == "none" else 6
+
+    def nbytes(self, count: int) -> int:
+        """The size of the section for so many tokens."""
+        if not count:
+            return len(EMPTY_SECTION)
+        fixed = len(EMPTY_SECTION) + sum(len(header) for header, _ in self._tensors)
+        return fixed + count * (4 * self._cell_fields + sum(size for _, size in self._tensors))
 
     def chunks(self, start: int, tokens: Sequence[int]) -> Iterator[tuple[bytes, int]]:
         """The section for these tokens: fixed bytes, then so many bytes of rows, and so on."""
         count = len(tokens)
-        fixed = struct.pack("<II", 1, count) + self._cells(start, tokens)
-        fixed += struct.pack("<II", self.transposed, len(self.keys))
-        for rows in self.keys:
-            yield fixed + struct.pack("<iQ", rows.type_id, rows.unit_bytes), rows.cell_bytes * count
-            fixed = b""
-        for rows in self.values:
-            yield self._value_header(rows), rows.cell_bytes * count
-
-    def _value_header(self, rows: Rows) -> bytes:
-        if self.transposed:
-            return struct.pack("<iII", rows.type_id, rows.unit_bytes, rows.units)
-        return struct.pack("<iQ", rows.type_id, rows.unit_bytes)
+        before = struct.pack("<II", 1, count) + self._cells(start, tokens)
+        for header, size in self._tensors:
+            yield before + header, size * count
+            before = b""
 
     def _cells(self, start: int, tokens: Sequence[int]) -> bytes:
-        count, extra = len(tokens), self.cell_extra
-        width = 3 if extra == "none" else 6
+        count, width = len(tokens), self._cell_fields
         cells = array("i", (0, 1, 0, 0, 0, SCRATCH) if width > 3 else (0, 1, SCRATCH)) * count
         cells[0::width] = positions = array("i", range(start, start + count))
         if width > 3:
             cells[4::width] = array("i", tokens)
-        if extra == "position":
+        if self.cell_extra == "position":
             cells[2::width] = cells[3::width] = positions
         return cells.tobytes()
 
@@ -104,11 +121,12 @@ class StateLayout:
 
     def chunks(self, position: int | None) -> Iterator[tuple[bytes, int]]:
         """The section with the state at `position`, or without one."""
-        fixed = struct.pack("<I", 0) if position is None else struct.pack("<IiI", 1, position, 0)
-        fixed += struct.pack("<II", 0, self.n_layer)
+        before = struct.pack("<I", 0) if position is None else struct.pack("<IiI", 1, position, 0)
+        before += struct.pack("<II", 0, self.n_layer)
         for rows in self.rows:
-            yield fixed + struct.pack("<iQ", rows.type_id, rows.unit_bytes), rows.cell_bytes * (position is not None)
-            fixed = b""
+            header = struct.pack("<iQ", rows.type_id, rows.unit_bytes)
+            yield before + header, rows.cell_bytes * (position is not None)
+            before = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +164,18 @@ class Structure:
 
     def part_bytes(self, name: str, n_tokens: int) -> int:
         """The size of a part for so many tokens."""
-        return sum(len(fixed) + nbytes for fixed, nbytes in self.chunks(name, 0, (0,) * n_tokens))
+        size = HEADER_BYTES
+        if self.attention and name == ATTENTION:
+            size += self.attention.nbytes(n_tokens)
+        if self.window:
+            size += self.window.nbytes(n_tokens if name == WINDOW else 0)
+        if self.recurrent:
+            size += sum(len(fixed) + rows for fixed, rows in self.recurrent.chunks(0 if name == STATE else None))
+        return size
 
     def attention_bytes(self, n_tokens: int) -> int:
         """The size of the attention section alone."""
-        if not self.attention:
-            return 0
-        if not n_tokens:
-            return len(EMPTY_SECTION)
-        return sum(len(fixed) + nbytes for fixed, nbytes in self.attention.chunks(0, (0,) * n_tokens))
+        return self.attention.nbytes(n_tokens) if self.attention else 0
 
     def token_bytes(self) -> int:
         """What one more token adds to the per-token parts."""

@@ -49,7 +49,7 @@ def tokenize_text(
 ) -> Tokens:
     """Tokenize the joined parts with the model's vocabulary. Raises ModelError as opening a model does."""
     resolved, inspected = find_model(reference, settings, reporter)
-    with Model.load_vocabulary(resolved.path) as model:
+    with Model.load_vocabulary(inspected.path) as model:
         tokenizer = model.tokenizer
         ids = tokenizer.tokenize(joined_text(parts, raw=True), parse_special=parse_special)
         if with_bos:

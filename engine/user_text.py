@@ -2,11 +2,11 @@
 
 A template mixes its own text, in which "<|im_end|>" ends a turn, with messages, in which it is ten characters that
 somebody wrote. Rendering loses the difference. It is found again by rendering once more with stand-ins: every
-character of the messages that occurs in a special token's text is swapped for a private-use character that occurs
-nowhere else. Where the second text, swapped back, equals the first, its stand-ins mark what came from the messages,
+character of the messages that occurs in a special token's text is swapped for a character that occurs nowhere else,
+a letter for one that has both cases too, so that upper() does to it what it does to the letter. Where the second text, swapped back, equals the first, its stand-ins mark what came from the messages,
 also where a special text only forms across the join of message and template.
 
-A template that looks into a message (upper, split at "</think>") does something else when the text is swapped. Then
+A template that looks into a message (splits it at "</think>") does something else when the text is swapped. Then
 the words it may look for stay as they are, in steps, until both texts agree again; what is special among them is the
 template's in an answer, which it takes apart, and the user's elsewhere. If the texts never agree, every special text
 that occurs in a message counts as the user's wherever it stands: a broken prompt, but no forged one.
@@ -16,6 +16,7 @@ Knows strings and a function that renders; knows nothing of Jinja and tokens.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -27,6 +28,14 @@ Span = tuple[int, int]
 
 # Planes 15 and 16, which belong to nobody.
 _PRIVATE_USE = range(0xF0000, 0x10FFFE)
+# Capitals of scripts with both cases that are rarely written: Deseret, Osage, Old Hungarian, Warang Citi, Adlam.
+_CAPITALS = (
+    range(0x10400, 0x10428),
+    range(0x104B0, 0x104D4),
+    range(0x10C80, 0x10CB3),
+    range(0x118A0, 0x118C0),
+    range(0x1E900, 0x1E922),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +108,14 @@ def _marked(rendered: str, contents: Contents, specials: SpecialTexts, render: R
     """`rendered` with stand-ins for what came from messages, and special texts that count as the user's anywhere."""
     found = {literal for literal in contents.literals if literal.strip() and any(literal in t for t in contents.texts)}
     special = {literal for literal in found if specials.found_in(literal)}
-    caseless = frozenset(ch for ch in specials.alphabet if ch.lower() == ch.upper())
-    # Letters last: a template that changes their case does not change a stand-in's.
-    for alphabet in (specials.alphabet, caseless):
-        trial = _Trial(rendered, contents, specials, render, _stand_ins(alphabet, rendered, contents))
-        result = (
-            trial.run(frozenset(), frozenset(), in_answers_only=True)
-            or trial.run(found - special, frozenset(), in_answers_only=True)
-            or trial.least(found - special, special, in_answers_only=True)
-            or trial.least(found - special, special, in_answers_only=False)
-        )
-        if result:
-            return result
-    return rendered, set().union(*(_found_in_any_case(specials, text) for text in contents.texts))
+    trial = _Trial(rendered, contents, specials, render, _stand_ins(specials.alphabet, rendered, contents))
+    return (
+        trial.run(frozenset(), frozenset(), in_answers_only=True)
+        or trial.run(found - special, frozenset(), in_answers_only=True)
+        or trial.least(found - special, special, in_answers_only=True)
+        or trial.least(found - special, special, in_answers_only=False)
+        or (rendered, set().union(*(_found_in_any_case(specials, text) for text in contents.texts)))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +163,23 @@ class _Trial:
 
 
 def _stand_ins(alphabet: Collection[str], rendered: str, contents: Contents) -> dict[int, int]:
+    """A stand-in for each character of `alphabet`, and for its other case where it has one."""
     used = set(rendered).union(*contents.texts, *contents.literals)
-    free = (code for code in _PRIVATE_USE if chr(code) not in used)
-    return dict(zip(map(ord, sorted(alphabet)), free, strict=False))
+    single = (code for code in _PRIVATE_USE if chr(code) not in used)
+    capitals = map(chr, itertools.chain(*_CAPITALS))
+    pairs = ((lower, upper) for upper in capitals if not {lower := upper.lower(), upper} & used)
+    swap: dict[int, int] = {}
+    for ch in sorted(alphabet):
+        lower, upper = ch.lower(), ch.upper()
+        # Not so for a few, as the German sharp s: its capital is two letters.
+        has_cases = ch in (lower, upper) and lower != upper and (lower.upper(), upper.lower()) == (upper, lower)
+        if ord(ch) in swap:
+            continue
+        if has_cases and len(lower) == len(upper) == 1 and (pair := next(pairs, None)):
+            swap[ord(lower)], swap[ord(upper)] = map(ord, pair)
+        elif stand_in := next(single, None):
+            swap[ord(ch)] = stand_in
+    return swap
 
 
 def _swapped(text: str, kept: AbstractSet[str], swap: Mapping[int, int]) -> str:

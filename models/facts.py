@@ -149,8 +149,9 @@ def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> Mo
 
 
 def _text_or_none(header: GgufHeader, key: str) -> str | None:
+    """A string as valid Unicode, whatever bytes the file has: the facts go into JSON that others read."""
     value = header.metadata.get(key)
-    return value if isinstance(value, str) else None
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else None
 
 
 def _quant(keys: Keys, tensors: Iterable[GgufTensor]) -> str:

@@ -8,7 +8,6 @@ known here (see check.py).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from llmcli.base.errors import ModelError
 from llmcli.base.text import printable
 from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, Source, shown
 from llmcli.models.gguf_types import GGML_TYPES, REMOVED_TYPES
+from llmcli.models.gguf_values import ARRAY, READERS, STRING, TYPE_NAMES, GgufArray
 from llmcli.models.sniff import MAGIC, what_is
 
 # Limits. The largest real headers (a quarter of a million tokens with their merges, some thousand tensors) reach a
@@ -30,54 +30,6 @@ MAX_NAME_BYTES = 63  # GGML_MAX_NAME holds one more for the final NUL
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT_BYTES = 1 << 20
 DEFAULT_ALIGNMENT_BYTES = 32
-
-STRING, ARRAY = 8, 9
-_SCALARS: dict[int, tuple[str, str]] = {  # number -> name, struct code
-    0: ("u8", "B"),
-    1: ("i8", "b"),
-    2: ("u16", "H"),
-    3: ("i16", "h"),
-    4: ("u32", "I"),
-    5: ("i32", "i"),
-    6: ("f32", "f"),
-    7: ("bool", "?"),
-    10: ("u64", "Q"),
-    11: ("i64", "q"),
-    12: ("f64", "d"),
-}
-_TYPE_NAMES = {number: name for number, (name, _) in _SCALARS.items()} | {STRING: "str", ARRAY: "arr"}
-_READERS = {number: struct.Struct("<" + code) for number, (_, code) in _SCALARS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class GgufArray:
-    """An array of the metadata, kept as the file's bytes: most are large and nobody asks for them.
-
-    item_type  the name of the elements' type: "str", "u32", "f32" …
-    """
-
-    item_type: str
-    count: int
-    data: bytes
-
-    def values(self) -> tuple[Any, ...]:
-        """The elements of an array of numbers or booleans. Raises TypeError for one of strings."""
-        for name, code in _SCALARS.values():
-            if name == self.item_type:
-                return struct.unpack(f"<{self.count}{code}", self.data)
-        raise TypeError(f"an array of {self.item_type} holds no numbers")
-
-    def strings(self) -> list[bytes]:
-        """The elements of an array of strings. Raises TypeError for one of numbers."""
-        if self.item_type != "str":
-            raise TypeError(f"an array of {self.item_type} holds no strings")
-        found, position, unpack, data = [], 0, U64.unpack_from, self.data
-        for _ in range(self.count):
-            (size,) = unpack(data, position)
-            start = position + 8
-            position = start + size
-            found.append(data[start:position])
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +143,12 @@ def _read_metadata(source: Source, count: int) -> tuple[dict[str, Any], dict[str
             source.fail(f"key {_quoted(key)} is there twice", start)
         kind = source.number(U32, f"the type of {_quoted(key)}")
         metadata[key] = _read_value(source, kind, key)
-        value_types[key] = _TYPE_NAMES[kind]
+        value_types[key] = TYPE_NAMES[kind]
     return metadata, value_types
 
 
 def _read_value(source: Source, kind: int, key: str) -> Any:
-    if reader := _READERS.get(kind):
+    if reader := READERS.get(kind):
         return source.number(reader, f"the value of {_quoted(key)}")
     if kind == STRING:
         return source.text(MAX_STRING_BYTES, f"the value of {_quoted(key)}").decode("utf-8", "surrogateescape")
@@ -212,7 +164,7 @@ def _read_array(source: Source, key: str) -> GgufArray:
     what = f"the array {_quoted(key)}"
     if kind == ARRAY:
         source.fail(f"{what} holds arrays, which llama.cpp does not read; expected numbers or strings", start)
-    if kind not in _TYPE_NAMES:
+    if kind not in TYPE_NAMES:
         source.fail(f"{what} holds elements of type {kind}, expected 0 to 12", start)
     if count > MAX_ARRAY_ITEMS:
         source.fail(f"{what} has {count} elements, expected at most {MAX_ARRAY_ITEMS}", start + 4)
@@ -220,10 +172,10 @@ def _read_array(source: Source, key: str) -> GgufArray:
     if kind == STRING:
         _skip_strings(source, count, what)
     else:
-        size = count * _READERS[kind].size
+        size = count * READERS[kind].size
         source.need(size, what)
         source.position += size
-    return GgufArray(_TYPE_NAMES[kind], count, source.data[first : source.position])
+    return GgufArray(TYPE_NAMES[kind], count, source.data[first : source.position])
 
 
 def _skip_strings(source: Source, count: int, what: str) -> None:

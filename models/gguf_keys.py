@@ -8,8 +8,9 @@ from typing import NoReturn
 
 from llmcli.base.errors import ModelError
 from llmcli.base.text import printable
-from llmcli.models.gguf_header import GgufArray, GgufHeader
+from llmcli.models.gguf_header import GgufHeader
 from llmcli.models.gguf_source import shown
+from llmcli.models.gguf_values import GgufArray
 
 U32_MAX = 0xFFFFFFFF
 

@@ -199,10 +199,18 @@ def attempt(make: Callable[[], T]) -> tuple[T | None, UsageError | None]:
         return None, error
 
 
-names = st.sampled_from(
-    "HOME USERPROFILE TMPDIR LLMCLI_HOME XDG_CONFIG_HOME XDG_CACHE_HOME HF_HOME HF_HUB_CACHE HF_ENDPOINT "
-    "HF_HUB_OFFLINE LLMCLI_OFFLINE NO_COLOR TERM SHELL LLMCLI_MODEL".split()
-)
+_FOLDERS = ["HOME", "USERPROFILE", "TMPDIR", "LLMCLI_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HF_HOME"]
+_OTHERS = [
+    "HF_HUB_CACHE",
+    "HF_ENDPOINT",
+    "HF_HUB_OFFLINE",
+    "LLMCLI_OFFLINE",
+    "NO_COLOR",
+    "TERM",
+    "SHELL",
+    "LLMCLI_MODEL",
+]
+names = st.sampled_from(_FOLDERS + _OTHERS)
 # What the kernel lets into an environment: no NUL; wrong bytes come as lone surrogates.
 values = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ["~", "~/x", "~nosuchuser", "/", "//", ".", "..", "\udcff", "/tmp/\udcff", "a/" * 3000, "/dev/null", " "]

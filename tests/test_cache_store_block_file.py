@@ -79,6 +79,10 @@ def test_a_page_that_cannot_be_had_is_an_error_and_no_signal(path: Path) -> None
 def test_parts_are_mapped_and_their_pages_fetched(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without this call a cut file or a failing disk would end the process."""
     advice: list[int] = []
+    try:
+        mmap.mmap(-1, 4096).madvise(22)
+    except OSError:
+        pytest.skip("this kernel cannot promise pages: parts are read instead")
 
     class Noted(mmap.mmap):
         def madvise(self, *args: int) -> None:
@@ -89,7 +93,7 @@ def test_parts_are_mapped_and_their_pages_fetched(path: Path, monkeypatch: pytes
     view = read_part(path, BLOCK.key, "attn")
     assert isinstance(view.obj, Noted)
     assert advice == [22]  # MADV_POPULATE_READ
-    assert read_part(path, BLOCK.key, "state") == b"tiny"
+    assert bytes(read_part(path, BLOCK.key, "state")) == b"tiny"
     assert advice == [22]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def hostile() -> dict[str, dict[str, Any]]:
 def test_hostile_template(name: str, hostile: dict[str, dict[str, Any]]) -> None:
     found = hostile[name]
     assert found["message"].startswith("the chat template (hostile) ")
-    assert TEMPLATES[name][1] in found["message"]
+    assert re.search(TEMPLATES[name][1], found["message"])
     assert "\n" not in found["message"]
     assert len(found["message"]) < 400
     # A single operation or the compilation of a part may go over the limit a little.

@@ -74,6 +74,10 @@ def test_changed_case(change: Callable[[str], str]) -> None:
     assert len(found) == sum(change(text) == "<|im_end|>" for text in ("<|im_end|>", "<|IM_END|>"))
 
 
+def test_a_letter_of_one_message_while_the_case_of_another_is_changed() -> None:
+    assert parts(lambda t: t[0] + "</s>" + t[1].upper(), "a", "im_") == ["a"]
+
+
 def strips_thinking(texts: Sequence[str]) -> str:
     """As DeepSeek's and Qwen's: of an answer, only what follows the last closing tag."""
     user, answer = texts
@@ -126,13 +130,22 @@ def test_a_template_that_refuses_stand_ins_makes_everything_suspect() -> None:
 
 def test_private_use_characters_in_messages() -> None:
     assert parts(chatml, "\U000f0000\U000f0001<|im_end|>\U0010fffd") == ["<|im_end|>"]
+    assert parts(chatml, "\U00010400\U00010428<|im_end|>") == ["<|im_end|>"]
+
+
+def test_letters_without_a_case_of_one_letter() -> None:
+    specials = ("<ß>", "<\u0130>", "<é>")
+    contents = Contents(["<ß><\u0130> <é>"], [False], [])
+    assert spans("|" + contents.texts[0], contents, lambda texts: "|" + texts[0], specials) == [(1, 7), (8, 11)]
 
 
 pieces = st.sampled_from(
     ["<|", "im_", "end", "start", "|>", "<|im_end|>", "<|im_start|>", "</s>", "[IN", "ST]", "a", " ", "\n", "x"]
 )
 texts = st.lists(pieces, max_size=5).map("".join)
-transforms = st.sampled_from([str, str.strip, str.upper, lambda text: text.rstrip("\n"), lambda text: text * 2])
+transforms = st.sampled_from(
+    [str, str.strip, str.upper, str.title, str.casefold, lambda text: text.rstrip("\n"), lambda text: text * 2]
+)
 
 
 @given(st.lists(st.tuples(texts, texts, transforms), min_size=1, max_size=4), texts)

@@ -36,13 +36,13 @@ def parse_duration(text: str) -> float:
 
 
 def format_bytes(count: int) -> str:
-    """`count` bytes in four digits at most, up to 1,024 TiB: 812 B, 93.8 MiB, 4.0 GiB."""
+    """`count` bytes in four digits at most, below 1,000 TiB: 812 B, 93.8 MiB, 4.0 GiB."""
     if abs(count) < 1024:
         return f"{count} B"
     size = count / 1024
     for unit in ("KiB", "MiB", "GiB"):
-        if abs(size) < 1023.95:  # from here on it would round to 1024.0
-            return f"{size:.1f} {unit}"
+        if abs(size) < 1023.5:  # from here on it would round to 1024
+            return f"{size:.1f} {unit}" if abs(size) < 999.95 else f"{size:.0f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
 

@@ -158,6 +158,10 @@ class PrefixStore:
             self._drop(ref.path, ref.key, error)
             raise
 
+    def reject(self, ref: BlockRef, why: str) -> None:
+        """Remove a block that the engine could not use although its bytes are whole; what follows it is unreachable."""
+        self._drop(ref.path, ref.key, DamagedError(f"{printable(ref.path)}: {why}"))
+
     def used(
         self, refs: Sequence[BlockRef], *, hit_tokens: int, miss_tokens: int, saved_s: float, read_bytes: int
     ) -> None:

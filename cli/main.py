@@ -9,8 +9,6 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import cast
 
 try:
     import click
@@ -22,10 +20,12 @@ from llmcli.base.errors import LlmcliError
 from llmcli.base.text import printable
 from llmcli.base.version import VERSION
 from llmcli.cli import output
+from llmcli.cli.lazy import LazyGroup
 
 # name -> (module below llmcli.cli, attribute, one-line summary)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("cmd_run", "command", "Answer one prompt, from the command line or a pipe."),
+    "cache": ("cmd_cache", "group", "List, name, fill, move and check the stored prompt prefixes."),
     "tokenize": ("cmd_tokenize", "command", "Show the token ids and pieces of a text."),
     "doctor": ("cmd_doctor", "command", "Check this machine, the build and the folders."),
     "completion": ("cmd_completion", "command", "Print the completion script for your shell."),
@@ -40,37 +40,8 @@ Examples:
 Every option has a default in the environment, LLMCLI_<OPTION>, and in config.toml."""
 
 
-class LazyGroup(click.Group):
-    """A group that knows its commands by name and summary, and imports one only to run it."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names in the order of the table."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return one command, None for an unknown name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        found = getattr(import_module(f"llmcli.cli.{module}"), attribute)
-        return cast("click.Command", found)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the table without loading a command (click's own loads them all for their help)."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, _, summary) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; for an unknown one say which was meant."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0].lower(), COMMANDS, n=1)
-            meant = f"llmcli {near[0]}" if near else 'llmcli run "PROMPT", or llmcli --help'
-            raise click.UsageError(f"there is no command {printable(args[0])!r}; did you mean: {meant}", ctx)
-        return super().resolve_command(ctx, args)
+class Main(LazyGroup):
+    """The outermost group: runs a command line and lets every failure out as it was raised."""
 
     def call(self, arguments: Sequence[str]) -> object:
         """Run one command line and return what the command returned; every failure comes out as it was raised.
@@ -82,7 +53,13 @@ class LazyGroup(click.Group):
             return self.invoke(context)
 
 
-@click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Main,
+    table=COMMANDS,
+    otherwise='llmcli run "PROMPT", or llmcli --help',
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(VERSION, "-V", "--version", prog_name=_PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
 def main(ctx: click.Context) -> None:
@@ -90,8 +67,8 @@ def main(ctx: click.Context) -> None:
     from llmcli.base.settings import load
 
     ctx.obj = load()
-    defaults = ctx.obj.flag_defaults()
-    ctx.default_map = dict.fromkeys(COMMANDS, defaults) if defaults else None
+    ctx.default_map = ctx.obj.flag_defaults()
+    main.pass_defaults_on(ctx)
 
 
 def run() -> None:

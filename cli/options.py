@@ -78,7 +78,9 @@ def without_weaker_rivals(values: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _group(*options: Callable[[F], F]) -> Callable[[F], F]:
+def group(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in this order."""
+
     def decorate(function: F) -> F:
         for one in reversed(options):
             function = one(function)
@@ -91,12 +93,12 @@ model_option = option(
     "-m", "--model", metavar="MODEL", help="A path, an alias, or owner/repo[:QUANT] in the Hugging Face cache."
 )
 
-verbosity_options = _group(
+verbosity_options = group(
     option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors."),
     option("-v", "--verbose", is_flag=True, help="llama.cpp's log and more detail on stderr."),
 )
 
-engine_options = _group(
+engine_options = group(
     option(
         "-c",
         "--ctx-size",
@@ -165,7 +167,7 @@ engine_options = _group(
     option("--yarn-beta-slow", type=Real(), metavar="X", help="YaRN: high correction dimension."),
 )
 
-sampling_options = _group(
+sampling_options = group(
     option(
         "-s",
         "--seed",

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from llmcli.base.errors import UsageError
 from llmcli.base.text import decode_word
+from llmcli.base.units import parse_bytes, parse_duration
 from llmcli.engine.model import Lora
 
 # Numbers end up in C as int32_t and float: what does not fit there would be changed in silence.
@@ -99,6 +101,31 @@ class Real(click.ParamType[float]):
         return f"at least {self.least:g}" if self.most is None else f"between {self.least:g} and {self.most:g}"
 
 
+class Size(click.ParamType[int]):
+    """A number of bytes: 512M, 4G, 1.5GiB, or a plain number."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse one value or fail with how it is written."""
+        return _parsed(parse_bytes, self, value, param, ctx)
+
+
+class Duration(click.ParamType[float]):
+    """A time span in seconds: 90, 30m, 12h, 7d, 2w; `never`, where `or_never`, is infinity."""
+
+    name = "duration"
+
+    def __init__(self, *, or_never: bool = False) -> None:
+        self._or_never = or_never
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse one value or fail with how it is written."""
+        if self._or_never and (value == math.inf or (isinstance(value, str) and value.strip().lower() == "never")):
+            return math.inf
+        return _parsed(parse_duration, self, value, param, ctx)
+
+
 class LoraType(click.ParamType[Lora]):
     """FILE or FILE:SCALE."""
 
@@ -139,6 +166,25 @@ class LogitBias(click.ParamType[tuple[int, float]]):
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         """One value per line."""
         return _lines(rv)
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _parsed(
+    parse: Callable[[str], _Number],
+    kind: click.ParamType[_Number],
+    value: Any,
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+) -> _Number:
+    """A number as `base.units` reads it; config.toml has it as a text or as a number."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        kind.fail(f"{_shortened(repr(value))} is not a {kind.name}", param, ctx)
+    try:
+        return parse(str(value))
+    except UsageError as error:
+        kind.fail(_shortened(error.message) + (f"; {error.hint}" if error.hint else ""), param, ctx)
 
 
 def _shortened(text: str, most: int = 60) -> str:

@@ -22,6 +22,7 @@ from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
 from llmcli.engine.model import Lora, Model
 from llmcli.engine.plan import Request
 from llmcli.engine.prefix import CacheOptions, CacheReport, PrefixCache, open_prefix_cache
+from llmcli.engine.prefix_recipe import Recipe
 from llmcli.engine.prompt import BuiltPrompt, Overflow, PromptPart, PromptRequest, fit_prompt
 from llmcli.engine.reasoning import ReasoningSplitter, visible_texts
 from llmcli.engine.sampling import Sampler, Sampling
@@ -30,7 +31,11 @@ from llmcli.engine.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Everything that decides an answer. `max_tokens` None: until the model ends or the context is full."""
+    """Everything that decides an answer.
+
+    max_tokens   None: until the model ends or the context is full
+    recipe       the saved prefix that `parts`, `system` and `raw` begin with; None where they begin with none
+    """
 
     reference: str | None
     plan: Request
@@ -45,6 +50,7 @@ class AnswerRequest:
     stops: tuple[str, ...] = ()
     overflow: Overflow = "error"
     cache: CacheOptions = field(default_factory=CacheOptions)
+    recipe: Recipe | None = None
 
 
 class Answer:
@@ -170,6 +176,8 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
         ):
             if prefix:
                 prefix.restore(prompt.ids, prompt.boundaries(engine.model.tokenizer) if prefix.wants_boundaries else ())
+                if request.recipe and not prefix.report.restored_tokens:
+                    reporter.notify("the saved prefix is computed again: " + prefix.report.as_line(len(prompt.ids)))
             run = Run(
                 engine.session,
                 sampler,
@@ -192,7 +200,12 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
 
 
 def _prompt(engine: Engine, request: AnswerRequest, reporter: Reporter) -> BuiltPrompt:
-    template = None if request.raw else choose_template(engine.model, request.template, reporter)
+    saved = request.recipe
+    template = None
+    if not request.raw:
+        template = choose_template(engine.model, request.template, reporter, loaded=saved.template if saved else None)
+        if saved:
+            saved.pin_clock(template)
     built = fit_prompt(
         PromptRequest(request.parts, request.system, template),
         engine.model.tokenizer,
@@ -207,12 +220,18 @@ def _prompt(engine: Engine, request: AnswerRequest, reporter: Reporter) -> Built
     return built
 
 
-def choose_template(model: Model, wanted: str | None, reporter: Reporter) -> ChatTemplate:
-    """The template the user named, else the model's own, else a fallback, which is said."""
+def choose_template(
+    model: Model, wanted: str | None, reporter: Reporter, *, loaded: tuple[str, str] | None = None
+) -> ChatTemplate:
+    """The template that was `loaded` before (name, source), else the one the user named, else the model's own, else a
+    fallback, which is said.
+    """
     tokenizer = model.tokenizer
     bos = "" if tokenizer.bos is None else tokenizer.text_of(tokenizer.bos)
     eos = "" if tokenizer.eos is None else tokenizer.text_of(tokenizer.eos)
-    if wanted is not None:
+    if loaded is not None:
+        name, source = loaded
+    elif wanted is not None:
         source, name = load_template(wanted)
     elif own := model.chat_template:
         source, name = own, "the model's own"

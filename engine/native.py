@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -32,6 +33,7 @@ def lib() -> Any:
 
     Raises LlmcliError where the package or its library is missing or cannot be loaded.
     """
+    os.putenv("GGML_NO_BACKTRACE", "1")  # an abort in the library would start a debugger where there is one
     module = _import_bindings()
     _keep_log(module)
     module.llama_backend_init()

@@ -25,6 +25,7 @@ from llmcli.base.settings import Settings
 from llmcli.base.units import format_seconds
 from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.cost import Rates
+from llmcli.cache_store.keys import Fingerprint
 from llmcli.cache_store.match import BlockRef, Difference
 from llmcli.cache_store.policy import Policy
 from llmcli.cache_store.reasons import MissReason
@@ -32,8 +33,9 @@ from llmcli.cache_store.store import Match, PrefixStore
 from llmcli.engine.engine import Engine
 from llmcli.engine.kv_description import UnknownLayoutError, from_json, to_json
 from llmcli.engine.kv_layout import STATE, Structure
-from llmcli.engine.prefix_identity import GRID_TOKENS, base_facts, fingerprint, probe_fingerprint
+from llmcli.engine.prefix_identity import base_facts, fingerprint, probe_fingerprint
 from llmcli.engine.prefix_save import Saver, plan_spans
+from llmcli.engine.session import GRID_TOKENS
 from llmcli.engine.state_io import Block, RestoreFailedError, StateMover
 from llmcli.engine.state_probe import confirm, probe
 
@@ -45,6 +47,8 @@ _FINISH_S = 60.0
 _GRIDS = (GRID_TOKENS, 256)
 _GRID_NOTE = "exact_grid_tokens"
 _STRUCTURE_NOTE = "structure"
+# Under every fingerprint: what its model is called, and where it was last, for lists and to find it again.
+MODEL_NAME_NOTE, MODEL_PATH_NOTE = "model_name", "model_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,26 @@ class PrefixCache:
         return self._options.mode != "readonly" and self._store.mode == "writable"
 
     @property
+    def store(self) -> PrefixStore:
+        """The store behind it."""
+        return self._store
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What the blocks of this session are stored under."""
+        return self._fingerprint
+
+    @property
+    def structure(self) -> Structure:
+        """What the parts of a block look like."""
+        return self._structure
+
+    @property
+    def grid_tokens(self) -> int | None:
+        """Restores that end at multiples of it are exact; 0: none is; None: not tested yet."""
+        return self._grid
+
+    @property
     def wants_boundaries(self) -> bool:
         """Whether `restore` has use for boundaries: recurrent states are kept at them, rows are cut anywhere."""
         return not self._structure.ends_anywhere
@@ -167,14 +191,15 @@ class PrefixCache:
         begun = time.perf_counter()
         self._ids = ids
         self._states = self._state_positions(boundaries)
-        exact = self._options.mode != "max"
-        match = self._store.match(
-            self._fingerprint, ids[:-1], exact_only=exact, ending_part=None if self._structure.ends_anywhere else STATE
-        )
+        match = self._match(ids[:-1])
         self._note_miss(match)
-        if match.blocks and self._trusted():
-            self._load(match.blocks, len(ids) - 1, begun)
+        if match.blocks and self._trusted() and not self._load(match.blocks, match.matched_tokens, begun):
+            match = self._match(ids[:-1])  # what is damaged is gone now, and is to be saved again
         self._prepare_saving(match)
+
+    def _match(self, ids: Sequence[int]) -> Match:
+        exact, ending = self._options.mode != "max", None if self._structure.ends_anywhere else STATE
+        return self._store.match(self._fingerprint, ids, exact_only=exact, ending_part=ending)
 
     def _trusted(self) -> bool:
         if self._grid is None:
@@ -185,17 +210,22 @@ class PrefixCache:
             return True
         return False
 
-    def _load(self, blocks: tuple[BlockRef, ...], limit: int, begun: float) -> None:
-        """Restore as much of `blocks` as is legal and sound; a damaged block shortens it."""
+    def _load(self, blocks: tuple[BlockRef, ...], limit: int, begun: float) -> bool:
+        """Restore as much of `blocks` as is legal and sound, `limit` tokens at most; a damaged block shortens it.
+
+        False where one was damaged.
+        """
+        sound = True
         while blocks:
             blocks, end = self._legal(blocks, limit)
             if not blocks or not self._is_worth_it(blocks, end):
-                return
+                break
             failed_at = self._try(blocks, end)
             if failed_at is None:
                 self._account(blocks, end, time.perf_counter() - begun)
-                return
-            blocks = blocks[:failed_at]
+                break
+            sound, blocks = False, blocks[:failed_at]
+        return sound
 
     def _legal(self, blocks: tuple[BlockRef, ...], limit: int) -> tuple[tuple[BlockRef, ...], int]:
         """The longest run that ends where all parts of the state can end, and that end."""
@@ -247,6 +277,8 @@ class PrefixCache:
             self._miss(MissReason.DAMAGED, error.message)
             return current
         except RestoreFailedError as error:
+            failed = blocks[error.block or 0]
+            self._store.reject(failed, error.message)
             self._miss(MissReason.DAMAGED, error.message)
             return error.block or 0
         self._session.tokens.extend(self._ids[:end])
@@ -313,36 +345,49 @@ class PrefixCache:
 
     def prefilled(self) -> None:
         """The prompt is computed: keep its logits where the fingerprint has not been tested yet."""
-        if self._grid is None and self._saver:
+        if self._grid is None and self._may_write and len(self._ids) > GRID_TOKENS:
             self._cold_logits = bytes(self._engine.context.logits())
+
+    def saved(self) -> tuple[BlockRef, ...]:
+        """Wait until what is new of the prompt is on disk; the exact blocks that lie wholly inside it."""
+        if self._saver:
+            self._saver.finish(_FINISH_S)
+        end = len(self._ids) // GRID_TOKENS * GRID_TOKENS if self._structure.ends_anywhere else len(self._ids)
+        ending = None if self._structure.ends_anywhere else STATE
+        return self._store.match(self._fingerprint, self._ids[:end], ending_part=ending).whole_blocks
 
     def finish(self, prefill_tok_s: float | None, prefill_tokens: int) -> None:
         """End saving, record what was won, and test the fingerprint if it is new. Empties the session in that case."""
-        report, measured = self.report, Rates()
-        if prefill_tokens >= GRID_TOKENS:
-            measured = Rates(prefill_tok_s=prefill_tok_s)
-        rate = prefill_tok_s or self._store.rates(self._fingerprint).prefill_tok_s
-        if report.restored_tokens:
-            report.saved_s = report.restored_tokens / rate - report.restore_s if rate else None
-            measured = Rates(measured.prefill_tok_s, report.read_bytes / report.restore_s)
-        if self._saver:
-            done = self._saver.finish(_FINISH_S)
-            report.written_bytes = self._saver.written_bytes
-            if self._saver.writing_s and report.written_bytes:
-                measured = Rates(
-                    measured.prefill_tok_s, measured.restore_bytes_s, report.written_bytes / self._saver.writing_s
-                )
-            if done and self._cold_logits is not None and not self._engine.stop.is_set():
-                self._self_test(self._cold_logits)
+        report, known = self.report, self._store.rates(self._fingerprint)
+        # A few tokens behind a restored prefix tell little of the rate of a long prefill.
+        measured = prefill_tok_s if prefill_tokens >= GRID_TOKENS else None
+        rate = measured or known.prefill_tok_s or prefill_tok_s
+        if report.restored_tokens and rate:
+            report.saved_s = report.restored_tokens / rate - report.restore_s
+        done, saver = True, self._saver
+        if saver:
+            done, report.written_bytes = saver.finish(_FINISH_S), saver.written_bytes
+        if done and self._cold_logits is not None and not self._engine.stop.is_set():
+            self._self_test(self._cold_logits)
         if self._may_write:
-            self._store.used(
-                self._refs,
-                hit_tokens=report.restored_tokens,
-                miss_tokens=len(self._ids) - report.restored_tokens,
-                saved_s=max(report.saved_s or 0.0, 0.0),
-                read_bytes=report.read_bytes,
+            self._record(
+                Rates(
+                    prefill_tok_s=measured,
+                    restore_bytes_s=report.read_bytes / report.restore_s if report.restored_tokens else None,
+                    save_bytes_s=saver.written_bytes / saver.writing_s if saver and saver.written_bytes else None,
+                )
             )
-            self._store.learn_rates(self._fingerprint, measured)
+
+    def _record(self, measured: Rates) -> None:
+        report = self.report
+        self._store.used(
+            self._refs,
+            hit_tokens=report.restored_tokens,
+            miss_tokens=len(self._ids) - report.restored_tokens,
+            saved_s=max(report.saved_s or 0.0, 0.0),
+            read_bytes=report.read_bytes,
+        )
+        self._store.learn_rates(self._fingerprint, measured)
 
     def _self_test(self, cold: bytes) -> None:
         """Restore what was just saved, compute the rest, compare with the cold logits: the grid is trusted if equal."""
@@ -361,12 +406,16 @@ class PrefixCache:
 
     def _is_exact(self, end: int, cold: bytes) -> bool | None:
         """Whether a restore that ends at `end` leads to the cold logits; None where that cannot be told."""
-        ending = None if self._structure.ends_anywhere else STATE
-        match = self._store.match(self._fingerprint, self._ids[:end], ending_part=ending)
+        match = self._match(self._ids[:end])
         if match.matched_tokens < end or end <= 0 or self._try(match.blocks, end) is not None:
             return None
         self._session.prefill(self._ids[end:])
         return bytes(self._engine.context.logits()) == cold
+
+
+def store_folder(options: CacheOptions, settings: Settings) -> Path:
+    """Where the store is."""
+    return options.folder or settings.cache_dir / _FOLDER
 
 
 @contextlib.contextmanager
@@ -377,7 +426,7 @@ def open_prefix_cache(
     if options.mode == "off":
         yield None
         return
-    folder = options.folder or settings.cache_dir / _FOLDER
+    folder = store_folder(options, settings)
     readonly = options.mode == "readonly"
     with PrefixStore.open(folder, options.policy, salt=options.salt, readonly=readonly, notify=notify) as store:
         try:

@@ -16,8 +16,7 @@ from llmcli.engine.kv_description import digest
 from llmcli.engine.kv_layout import Structure
 from llmcli.engine.model import Lora, Model
 from llmcli.engine.plan import RunPlan
-
-GRID_TOKENS = 64
+from llmcli.engine.session import GRID_TOKENS
 
 
 def base_facts(

@@ -16,6 +16,7 @@ from llmcli.engine import native
 # enum llama_token_attr (llama.h)
 _UNKNOWN, _CONTROL, _USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
 _NULL_TOKEN = -1
+_NO_VOCABULARY = 0  # enum llama_vocab_type: a test file without a tokenizer
 _PIECE_BYTES = 256
 
 
@@ -37,6 +38,7 @@ class Tokenizer:
         self._lib = native.lib()
         self.handle = vocab
         self.n_vocab: int = self._lib.llama_vocab_n_tokens(vocab)
+        self._has_text = self._lib.llama_vocab_type(vocab) != _NO_VOCABULARY
         self._pieces: dict[int, bytes] = {}
 
     @property
@@ -109,6 +111,8 @@ class Tokenizer:
         return found
 
     def _read_piece(self, token: int, *, special: bool) -> bytes:
+        if not self._has_text:  # llama.cpp would end the process
+            return b""
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
         count = self._lib.llama_token_to_piece(self.handle, token, buffer, _PIECE_BYTES, 0, special)
         if count < 0:

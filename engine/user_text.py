@@ -3,8 +3,9 @@
 A template mixes its own text, in which "<|im_end|>" ends a turn, with messages, in which it is ten characters that
 somebody wrote. Rendering loses the difference. It is found again by rendering once more with stand-ins: every
 character of the messages that occurs in a special token's text is swapped for a character that occurs nowhere else,
-a letter for one that has both cases too, so that upper() does to it what it does to the letter. Where the second text, swapped back, equals the first, its stand-ins mark what came from the messages,
-also where a special text only forms across the join of message and template.
+a letter for one that has both cases too, so that upper() does to it what it does to the letter. Where the second
+text, swapped back, equals the first, its stand-ins mark what came from the messages, also where a special text only
+forms across the join of message and template.
 
 A template that looks into a message (splits it at "</think>") does something else when the text is swapped. Then
 the words it may look for stay as they are, in steps, until both texts agree again; what is special among them is the
@@ -166,8 +167,7 @@ def _stand_ins(alphabet: Collection[str], rendered: str, contents: Contents) -> 
     """A stand-in for each character of `alphabet`, and for its other case where it has one."""
     used = set(rendered).union(*contents.texts, *contents.literals)
     single = (code for code in _PRIVATE_USE if chr(code) not in used)
-    capitals = map(chr, itertools.chain(*_CAPITALS))
-    pairs = ((lower, upper) for upper in capitals if not {lower := upper.lower(), upper} & used)
+    pairs = ((ord(ch.lower()), ord(ch)) for ch in map(chr, itertools.chain(*_CAPITALS)) if not {ch, ch.lower()} & used)
     swap: dict[int, int] = {}
     for ch in sorted(alphabet):
         lower, upper = ch.lower(), ch.upper()
@@ -176,7 +176,7 @@ def _stand_ins(alphabet: Collection[str], rendered: str, contents: Contents) -> 
         if ord(ch) in swap:
             continue
         if has_cases and len(lower) == len(upper) == 1 and (pair := next(pairs, None)):
-            swap[ord(lower)], swap[ord(upper)] = map(ord, pair)
+            swap[ord(lower)], swap[ord(upper)] = pair
         elif stand_in := next(single, None):
             swap[ord(ch)] = stand_in
     return swap

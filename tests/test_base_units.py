@@ -74,6 +74,8 @@ def test_any_text_is_a_number_or_a_usage_error(text: str) -> None:
         (1024, "1.0 KiB"),
         (98_362_432, "93.8 MiB"),
         (4 << 30, "4.0 GiB"),
+        (1_023_948, "999.9 KiB"),
+        (1_023_949, "1000 KiB"),
         ((1 << 20) - 1, "1.0 MiB"),
         ((1 << 30) - 1, "1.0 GiB"),
         (3 << 41, "6.0 TiB"),
@@ -84,14 +86,14 @@ def test_bytes_for_people(count: int, text: str) -> None:
     assert format_bytes(count) == text
 
 
-@given(st.integers(0, 1 << 49))
+@given(st.integers(0, 1 << 49) | st.integers(999_000, 1 << 20) | st.integers(1000 << 20, 1 << 30))
 def test_bytes_have_four_digits_at_most_and_are_right_to_a_rounding(count: int) -> None:
     text = format_bytes(count)
     number, unit = text.split(" ")
     assert sum(ch.isdigit() for ch in number) <= 4
-    half_step = 0 if unit == "B" else 0.05
-    value = float(number) * 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(unit)
-    assert abs(value - count) <= half_step * 1.0001 * 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(unit)
+    scale = 1024 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(unit)
+    half_step = 0.05 if "." in number else 0.5
+    assert abs(float(number) * scale - count) <= half_step * 1.0001 * scale
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,13 @@ def no_load(monkeypatch: pytest.MonkeyPatch) -> None:
 def answer(engine: Engine, count: int = 3) -> list[int]:
     engine.session.prefill([100])
     with Sampler(Sampling(temp=0), engine.model.tokenizer, engine.context.n_ctx) as sampler:
-        ids = [sampler.sample(engine.context)]
-        for _ in range(count - 1):
-            engine.session.decode(ids[-1])
-            ids.append(sampler.sample(engine.context))
-    return [i for i in ids if i is not None]
+        ids: list[int] = []
+        while len(ids) < count:
+            token = sampler.sample(engine.context)
+            assert token is not None
+            ids.append(token)
+            engine.session.decode(token)
+    return ids
 
 
 def test_an_open_engine_answers_and_is_freed(hello: Path) -> None:

@@ -114,7 +114,12 @@ def test_an_encoder_is_refused(function: str, answer: bool, hello: Path, monkeyp
     freed: list[Any] = []
     free = native.lib().llama_model_free
     monkeypatch.setattr(native.lib(), function, lambda handle: answer)
-    monkeypatch.setattr(native.lib(), "llama_model_free", lambda handle: (freed.append(handle), free(handle)))
+
+    def count(handle: Any) -> None:
+        freed.append(handle)
+        free(handle)
+
+    monkeypatch.setattr(native.lib(), "llama_model_free", count)
     with pytest.raises(ModelError, match="is an encoder model: it cannot generate text"):
         Model.load(hello, tiny_plan())
     assert len(freed) == 1
@@ -173,7 +178,12 @@ def test_the_vocabulary_tokenizes(hello: Path) -> None:
 
 def test_progress_rises_to_one(hello: Path) -> None:
     shares: list[float] = []
-    Model.load(hello, tiny_plan(), on_progress=lambda share: shares.append(share) is None).close()
+
+    def go_on(share: float) -> bool:
+        shares.append(share)
+        return True
+
+    Model.load(hello, tiny_plan(), on_progress=go_on).close()
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
 

@@ -117,19 +117,16 @@ def test_an_entry_survives_being_read(random_model: Callable[[str], Path], optio
 
 
 def test_what_is_not_tested_is_not_trusted(random_model: Callable[[str], Path], options: CacheOptions) -> None:
-    """The first run was interrupted before its self-test: the second one computes, tests, and the third one
-    restores.
-    """
+    """A first run that was stopped before its self-test: the second computes and tests, the third restores."""
     with tiny(random_model("plain")) as engine:
-        engine.stop.set()
         with open_prefix_cache(engine, options, load(), print) as prefix:
             assert prefix is not None
-            engine.stop.clear()
             prefix.restore(P1)
             engine.session.prefill(P1, on_progress=prefix.advance)
+            prefix.prefilled()
             engine.stop.set()
             prefix.finish(None, 0)
-            engine.stop.clear()
+        engine.stop.clear()
         _, second = warm(engine, P1, options)
         _, third = warm(engine, P1, options)
     assert (second.restored_tokens, second.miss_reason) == (0, "nothing_stored")
@@ -225,7 +222,7 @@ def test_a_miss_says_where_the_prompt_leaves_the_nearest_stored_one(
         two = tokenizer.tokenize("date: 2026-11-29\n" + "x" * 300, parse_special=False)
         warm(engine, one, options)
         _, report = warm(engine, two, options)
-    assert report.restored_tokens == 0
+    assert (report.restored_tokens, report.miss_reason) == (0, "nothing_stored")
     assert report.first_difference is not None
     assert "28" in report.first_difference["stored"]
     assert "29" in report.first_difference["prompt"]

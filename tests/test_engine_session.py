@@ -24,8 +24,19 @@ def prompt(count: int) -> list[int]:
 def test_pieces_cover_the_tokens_and_end_on_the_grid(position: int, count: int, grid: int) -> None:
     pieces = list(_pieces(position, count, grid))
     assert [i for start, end in pieces for i in range(start, end)] == list(range(count))
-    assert all((position + end) % grid == 0 for _, end in pieces[:-1])
+    assert all((position + end) % 64 == 0 for _, end in pieces[:-1])
+    assert all((position + end) % grid == 0 for _, end in pieces[:-2])
     assert all(0 < end - start <= grid for start, end in pieces)
+    if count:
+        assert pieces[-1][1] - pieces[-1][0] <= 64
+
+
+@given(st.integers(1, 3000), st.integers(0, 46))
+def test_a_prefill_that_begins_on_the_grid_makes_the_same_last_cut(count: int, started: int) -> None:
+    position = min(started * 64, (count - 1) // 64 * 64)
+    cold = list(_pieces(0, count, 256))
+    warm = [(position + start, position + end) for start, end in _pieces(position, count - position, 256)]
+    assert warm[-1] == cold[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,7 +58,7 @@ def test_progress_counts_the_tokens_of_this_prefill(random_model: Callable[[str]
     with open_session(random_model("plain"), n_ctx=1024) as session:
         session.prefill(prompt(100))
         session.prefill(prompt(500), on_progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(156, 500), (412, 500), (500, 500)]
+    assert seen == [(156, 500), (412, 500), (476, 500), (500, 500)]
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_computed(random_model: Callable[[str], Path]) -> None:

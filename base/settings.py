@@ -99,6 +99,11 @@ def flag_variable(flag: str) -> str:
     return "LLMCLI_" + _identifier(flag).upper()
 
 
+def tell_native_code(name: str, value: str) -> None:
+    """Set a variable for the C code of this process alone: os.environ, and so every child process, does not have it."""
+    os.putenv(name, value)
+
+
 def load(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the environment (default: the process's) and config.toml.
 

@@ -77,12 +77,15 @@ class Names:
         return frozenset(name.key for name in self.all())
 
     def _path(self, name: str) -> Path:
-        raw = name.encode("utf-8", "replace")
-        if not 1 <= len(raw) <= MAX_NAME_BYTES or not name.isprintable() or name != name.strip():
-            raise UsageError(
-                f"{name!r} cannot be a prefix name", hint=f"use 1 to {MAX_NAME_BYTES} bytes of printable text"
-            )
-        return self._layout.names / raw.hex()
+        require_name(name)
+        return self._layout.names / name.encode("utf-8", "replace").hex()
+
+
+def require_name(name: str) -> None:
+    """Raise UsageError unless this can be a name."""
+    nbytes = len(name.encode("utf-8", "replace"))
+    if not 1 <= nbytes <= MAX_NAME_BYTES or not name.isprintable() or name != name.strip():
+        raise UsageError(f"{name!r} cannot be a prefix name", hint=f"use 1 to {MAX_NAME_BYTES} bytes of printable text")
 
 
 def _read(path: Path) -> Name | None:

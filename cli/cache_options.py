@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from llmcli.base.errors import LlmcliError
+from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
+from llmcli.cache_store.block_file import read_header
 from llmcli.cache_store.context import OFF
+from llmcli.cache_store.keys import Fingerprint
+from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.policy import DEFAULT_MIN_TOKENS, DEFAULT_TTL_S, Policy
 from llmcli.cache_store.store import PrefixStore
-from llmcli.cli.options import group, option
+from llmcli.cli.options import group, option, request_from, rope_from
 from llmcli.cli.params import Duration, Size, Whole
-from llmcli.engine.prefix import CacheOptions, store_folder
+from llmcli.engine.prefix import MODEL_PATH_NOTE, CacheOptions, store_folder
+from llmcli.engine.prefix_recipe import RECIPE_PART, Recipe
+
+if TYPE_CHECKING:
+    from llmcli.engine.prefix_admin import BenchRequest
 
 cache_dir_option = option(
     "--cache-dir", metavar="DIR", help="Folder of the prefix store. [default: in the cache folder]"
@@ -67,10 +76,18 @@ def cache_from(values: Mapping[str, Any], settings: Settings) -> CacheOptions:
     folder = values["cache_dir"]
     return CacheOptions(
         mode=values.get("cache", "auto"),
-        folder=None if folder is None else Path(folder).expanduser(),
+        folder=None if folder is None else _folder(folder),
         policy=policy_from(values),
         salt=settings.cache_salt,
     )
+
+
+def _folder(text: str) -> Path:
+    """The folder that the user named; config.toml is read by no shell, so `~` is resolved here."""
+    expanded = os.path.expanduser(text)
+    if not expanded or "\0" in expanded or expanded.startswith("~"):
+        raise UsageError(f"--cache-dir: {printable(text)!r} is not a folder's name")
+    return Path(expanded)
 
 
 def policy_from(values: Mapping[str, Any]) -> Policy:
@@ -92,3 +109,54 @@ def open_store(values: Mapping[str, Any], settings: Settings, notify: Callable[[
         if store.mode == OFF:
             raise LlmcliError(f"there is no prefix store at {printable(str(folder))}", hint="llmcli cache path")
         yield store
+
+
+def saved_prefix(
+    values: Mapping[str, Any], settings: Settings, notify: Callable[[str], None]
+) -> tuple[Recipe, str | None]:
+    """What the prefix of --prefix was made of, and the file of its model where that still is.
+
+    Raises LlmcliError where there is none of this name, or where it was not made by `llmcli cache save`.
+    """
+    name = values["prefix"]
+    with open_store(values, settings, notify) as store:
+        last = store.keeper().chain(name)[-1]
+        if RECIPE_PART not in last.part_bytes:
+            raise LlmcliError(
+                f"the prefix {printable(name)!r} does not say how a prompt goes on behind it",
+                hint="llmcli cache save NAME -sys TEXT -f FILE makes one that does",
+            )
+        return Recipe.from_bytes(bytes(store.read(last, RECIPE_PART))), made_with(store, last)[1]
+
+
+def made_with(store: PrefixStore, block: BlockRef) -> tuple[Fingerprint | None, str | None]:
+    """What a block was computed with, and the file of that model where it was last, if it still is there."""
+    digest = read_header(block.path)[0].fingerprint
+    found = next((known for known in store.keeper().fingerprints() if known.digest == digest), None)
+    path = store.notes(found).get(MODEL_PATH_NOTE) if found else None
+    return found, path if isinstance(path, str) and os.path.isfile(path) else None
+
+
+def model_of_this_call(values: Mapping[str, Any]) -> str | None:
+    """The model given on the command line: for commands that work without one, LLMCLI_MODEL is no wish to check it."""
+    source = click.get_current_context().get_parameter_source("model")
+    return values["model"] if source is ParameterSource.COMMANDLINE else None
+
+
+def bench_request(values: Mapping[str, Any], settings: Settings) -> BenchRequest:
+    """How to open a model for work on the store. A command with the engine options and `store_options` has it all."""
+    from llmcli.engine.prefix_admin import BenchRequest
+
+    return BenchRequest(
+        reference=values["model"],
+        plan=request_from(values),
+        cache=cache_from(values, settings),
+        rope=rope_from(values),
+        loras=values["lora"],
+    )
+
+
+def context_for(tokens: int, values: Mapping[str, Any]) -> int | None:
+    """The context that holds so many tokens, unless -c says it; None: the default does."""
+    asked: int | None = values["ctx_size"]
+    return asked if asked is not None or tokens <= DEFAULT_N_CTX else tokens

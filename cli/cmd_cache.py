@@ -9,8 +9,8 @@ from llmcli.cli.lazy import LazyGroup
 # name -> (module below llmcli.cli, attribute, one-line summary), as in `main`
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "ls": ("cache_ls", "ls", "List what is stored, by model."),
-    "show": ("cache_ls", "show", "Show one stored prefix: its blocks, its text."),
-    "stats": ("cache_ls", "stats", "Sum up: bytes, hits, tokens and time saved."),
+    "show": ("cache_show", "show", "Show one stored prefix: its blocks, its text."),
+    "stats": ("cache_stats", "stats", "Sum up: bytes, hits, tokens and time saved."),
     "save": ("cache_fill", "save", "Compute a prefix, give it a name, and keep it."),
     "restore": ("cache_fill", "restore", "Load a stored prefix, to see that it works and how fast."),
     "warm": ("cache_fill", "warm", "Store the prefixes of files, for questions to come."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -10,7 +11,9 @@ import click
 from llmcli.base.errors import LimitMissedError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.cli import output
-from llmcli.cli.inputs import decode_argument, gather_parts, read_text_file
+from llmcli.cli.cache_options import cache_from, cache_options, saved_prefix
+from llmcli.cli.cache_view import report_lines
+from llmcli.cli.inputs import gather_parts, system_prompt
 from llmcli.cli.options import (
     engine_options,
     model_option,
@@ -35,6 +38,7 @@ Examples:
   llmcli run -f a.txt -f b.txt "Where do these disagree?" > answer.txt
   llmcli run --raw -n 40 --temp 0 "Once upon a time"
   llmcli run --json "Name three colours" | jq -r .text
+  llmcli run --prefix contract "Who may end it?"
 
 \b
 Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit,
@@ -55,6 +59,7 @@ Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit,
 )
 @option("-sys", "--system-prompt", metavar="TEXT", help="The system prompt.")
 @option("-sysf", "--system-prompt-file", metavar="FILE", help="The system prompt, from a file.")
+@option("--prefix", metavar="NAME", help="Go on from a prefix that `llmcli cache save` named.")
 @option(
     "-n",
     "--predict",
@@ -85,6 +90,7 @@ Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit,
 @option("--json", is_flag=True, help="One JSON object on stdout in place of the text.")
 @option("--stats", is_flag=True, help="One line of statistics on stderr.")
 @engine_options
+@cache_options
 @sampling_options
 @verbosity_options
 @click.pass_obj
@@ -96,15 +102,38 @@ def command(settings: Settings, /, **values: Any) -> int:
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
     native.LOG.listen(reporter.native_log)
-    request = _request(without_weaker_rivals(values), reporter)
+    request = _request(without_weaker_rivals(values), settings, reporter)
     with answer(request, settings, reporter) as result:
         _print_answer(result, values, reporter)
+    for line in report_lines(result.cache_report):
+        reporter.detail(line)
     return _finish(result, values)
 
 
-def _request(values: Mapping[str, Any], reporter: StderrReporter) -> AnswerRequest:
+def _request(values: Mapping[str, Any], settings: Settings, reporter: StderrReporter) -> AnswerRequest:
     if values["raw"] and values["chat_template"]:
         raise UsageError("--raw uses no template, so --chat-template cannot go with it")
+    request = _own_request(values, settings, reporter)
+    if values["prefix"] is None:
+        return request
+    recipe, model = saved_prefix(values, settings, reporter.notify)
+    for option_name in ("system_prompt", "system_prompt_file", "chat_template"):
+        if values[option_name] is not None:
+            flag = "--" + option_name.replace("_", "-")
+            raise UsageError(f"the prefix {values['prefix']!r} settles that already, so {flag} cannot go with it")
+    if values["raw"] and not recipe.raw:
+        raise UsageError(f"the prefix {values['prefix']!r} was saved as a chat, so --raw cannot go with it")
+    return replace(
+        request,
+        reference=request.reference or model,
+        parts=(*recipe.parts, *request.parts),
+        system=recipe.system,
+        raw=recipe.raw,
+        recipe=recipe,
+    )
+
+
+def _own_request(values: Mapping[str, Any], settings: Settings, reporter: StderrReporter) -> AnswerRequest:
     predict = values["predict"]
     return AnswerRequest(
         reference=values["model"],
@@ -120,22 +149,14 @@ def _request(values: Mapping[str, Any], reporter: StderrReporter) -> AnswerReque
             notify=reporter.notify,
             example='llmcli run "Why is the sky blue?"',
         ),
-        system=_system(values, reporter),
+        system=system_prompt(values, reporter.notify),
         raw=values["raw"],
         template=values["chat_template"],
         max_tokens=None if predict in (None, -1) else predict,
         stops=values["stop"],
         overflow=values["on_overflow"],
+        cache=cache_from(values, settings),
     )
-
-
-def _system(values: Mapping[str, Any], reporter: StderrReporter) -> str | None:
-    text, file = values["system_prompt"], values["system_prompt_file"]
-    if text is not None and file is not None:
-        raise UsageError("the system prompt was given twice: with -sys and with -sysf")
-    if file is not None:
-        return read_text_file(file, reporter.notify).rstrip("\n")
-    return None if text is None else decode_argument(text, "the system prompt", reporter.notify)
 
 
 def _print_answer(result: Answer, values: Mapping[str, Any], reporter: StderrReporter) -> None:

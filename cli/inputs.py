@@ -12,8 +12,9 @@ import os
 import select
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.text import Decoded, decode_utf8, decode_word, printable
@@ -37,11 +38,13 @@ def gather_parts(
     notify: Callable[[str], None],
     example: str,
     keep_blank: bool = False,
+    may_be_empty: bool = False,
 ) -> tuple[PromptPart, ...]:
     """Every part of the prompt that holds more than white space, in order.
 
     example      a command line that works, for who gave no prompt
     keep_blank   white space is a prompt too, where there is nothing else
+    may_be_empty no prompt at all is fine
     Raises UsageError where there is no prompt, LlmcliError where a part cannot be read.
     """
     argument = " ".join(words)
@@ -59,7 +62,7 @@ def gather_parts(
     kept = tuple(part for part in parts if part.text.strip())
     if not kept and keep_blank:
         kept = tuple(part for part in parts if part.text)
-    if not kept:
+    if not kept and not may_be_empty:
         raise UsageError("there is no prompt", hint=f"try: {example}")
     return kept
 
@@ -67,6 +70,16 @@ def gather_parts(
 def decode_argument(text: str, source: str, notify: Callable[[str], None]) -> str:
     """A word of the command line as text, with a warning where it is not UTF-8."""
     return _told(decode_word(text), source, notify)
+
+
+def system_prompt(values: Mapping[str, Any], notify: Callable[[str], None]) -> str | None:
+    """The system prompt of -sys or -sysf. Raises UsageError where both are given or the file cannot be read."""
+    text, file = values["system_prompt"], values["system_prompt_file"]
+    if text is not None and file is not None:
+        raise UsageError("the system prompt was given twice: with -sys and with -sysf")
+    if file is not None:
+        return read_text_file(file, notify).rstrip("\n")
+    return None if text is None else decode_argument(text, "the system prompt", notify)
 
 
 def read_text_file(name: str, notify: Callable[[str], None]) -> str:

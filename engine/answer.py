@@ -6,6 +6,7 @@ What `llmcli run` does, without the terminal. Ctrl-C during the answer ends it w
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_count, format_seconds
 from llmcli.engine import native
-from llmcli.engine.chat_template import FALLBACK, PRESETS, ChatTemplate, load_template
+from llmcli.engine.chat_template import FALLBACK, PRESETS, ChatTemplate, load_template, warm_up
 from llmcli.engine.context import Rope
 from llmcli.engine.engine import Engine, Reporter, open_engine
 from llmcli.engine.generate import End, FinishReason, Part, Run, generate_answer
@@ -163,6 +164,9 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
     step fails.
     """
     stop = StopFlag()
+    if not request.raw:
+        # 40 ms of imports, hidden behind the loading of the model, which does not hold the interpreter lock.
+        threading.Thread(target=warm_up, daemon=True).start()
     with open_engine(
         request.reference, request.plan, settings, reporter, rope=request.rope, loras=request.loras, stop=stop
     ) as engine:

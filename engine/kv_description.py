@@ -82,8 +82,10 @@ def _rows_from(found: Any) -> tuple[Rows, ...]:
 def require_sound(structure: Structure) -> None:
     """Raises UnknownLayoutError unless every field has its type and is within its limits."""
     have = (structure.attention is not None, structure.window is not None, structure.recurrent is not None)
-    if have != KINDS.get(structure.kind) or not _is_count(
-        structure.window_tokens, least=have[1], most=_MAX_WINDOW_TOKENS
+    if (
+        type(structure.kind) is not str
+        or have != KINDS.get(structure.kind)
+        or not _is_count(structure.window_tokens, least=have[1], most=_MAX_WINDOW_TOKENS)
     ):
         raise UnknownLayoutError("a sequence state with the wrong sections")
     for cells in filter(None, (structure.attention, structure.window)):

@@ -116,8 +116,9 @@ def parse_structure(
 
 def _readings(kind: str, window_tokens: int, full: bytes, partial: bytes, tokens: Sequence[int]) -> Iterator[Structure]:
     has_attention, has_window, has_recurrent = KINDS[kind]
-    shared = len(partial) if kind in ("plain", "recurrent") else len(partial) - HEADER_BYTES
-    if shared < 0 or full[len(full) - shared :] != partial[len(partial) - shared :]:
+    alone = kind in ("plain", "recurrent")  # a partial state is the full one then
+    shared = len(full) if alone else len(partial) - HEADER_BYTES
+    if shared < 0 or (alone and partial != full) or full[len(full) - shared :] != partial[len(partial) - shared :]:
         return
     for extra in CELL_EXTRAS:
         for attention, after_attention in _cell_readings(full, HEADER_BYTES, extra, tokens, present=has_attention):

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmcli.base.errors import LlmcliError
+from llmcli.base.settings import tell_native_code
 from llmcli.engine.log import LogRing
 from llmcli.engine.plan import Device
 
@@ -33,7 +33,7 @@ def lib() -> Any:
 
     Raises LlmcliError where the package or its library is missing or cannot be loaded.
     """
-    os.putenv("GGML_NO_BACKTRACE", "1")  # an abort in the library would start a debugger where there is one
+    tell_native_code("GGML_NO_BACKTRACE", "1")  # an abort in the library would start a debugger where there is one
     module = _import_bindings()
     _keep_log(module)
     module.llama_backend_init()

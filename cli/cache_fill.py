@@ -70,11 +70,10 @@ def save(settings: Settings, /, **values: Any) -> None:
         return
     recipe = _recipe(values, reporter)
     with open_bench(bench_request(values, settings), settings, reporter) as bench:
-        filled = bench.fill(recipe, keep_whole=True)
-    assert filled.end is not None
-    _give_name(filled.end, settings, values, reporter)
+        filled, end = bench.save(recipe)
+    _give_name(end, settings, values, reporter)
     if values["json"]:
-        output.write_json({"name": values["name"], "key": filled.end.key.hex(), **_filled_json(filled)})
+        output.write_json({"name": values["name"], "key": end.key.hex(), **_filled_json(filled)})
     else:
         output.write(f"{printable(values['name'])}: {_filled_text(filled)}\n")
 
@@ -120,7 +119,8 @@ def _make_recipe(parts: Sequence[PromptPart], system: str | None, values: Mappin
     if values["chat_template"]:
         source, name = load_template(values["chat_template"])
         template = (name, source)
-    return Recipe(tuple(parts), system, values["raw"], template, datetime.now())
+    now = datetime.now().astimezone().replace(tzinfo=None)  # naive, as templates get it
+    return Recipe(tuple(parts), system, values["raw"], template, now)
 
 
 @click.command(

@@ -23,6 +23,7 @@ from llmcli.cache_store.policy import DEFAULT_MIN_TOKENS, DEFAULT_TTL_S, Policy
 from llmcli.cache_store.store import PrefixStore
 from llmcli.cli.options import group, option, request_from, rope_from
 from llmcli.cli.params import Duration, Size, Whole
+from llmcli.engine.plan import DEFAULT_CTX_TOKENS
 from llmcli.engine.prefix import MODEL_PATH_NOTE, CacheOptions, store_folder
 from llmcli.engine.prefix_recipe import RECIPE_PART, Recipe
 
@@ -159,4 +160,4 @@ def bench_request(values: Mapping[str, Any], settings: Settings) -> BenchRequest
 def context_for(tokens: int, values: Mapping[str, Any]) -> int | None:
     """The context that holds so many tokens, unless -c says it; None: the default does."""
     asked: int | None = values["ctx_size"]
-    return asked if asked is not None or tokens <= DEFAULT_N_CTX else tokens
+    return asked if asked is not None or tokens <= DEFAULT_CTX_TOKENS else tokens

@@ -27,9 +27,10 @@ class Models:
         self._known: dict[bytes, Fingerprint] = {fingerprint.digest: fingerprint for fingerprint in known}
         self._names = {digest: store.notes(known).get(MODEL_NAME_NOTE) for digest, known in self._known.items()}
 
-    def get(self, digest: bytes) -> Fingerprint | None:
-        """The description, None where it is lost."""
-        return self._known.get(digest)
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """Every known one."""
+        return tuple(self._known)
 
     def content_id(self, digest: bytes) -> str | None:
         """The model's content id."""

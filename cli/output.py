@@ -90,6 +90,14 @@ def stderr_text(text: str) -> None:
         _write_all(_STDERR, text.encode(encoding, "backslashreplace"))
 
 
+def read_line() -> str:
+    """One line of stdin, without what follows it; "" at its end."""
+    line = bytearray()
+    while (byte := os.read(_STDIN, 1)) and byte != b"\n":
+        line += byte
+    return line.decode("utf-8", "replace")
+
+
 def flush_clicks_output() -> int:
     """Send off what click printed through Python's own stdout (help, the version); the exit code where that fails.
 

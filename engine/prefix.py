@@ -388,6 +388,10 @@ class PrefixCache:
             read_bytes=report.read_bytes,
         )
         self._store.learn_rates(self._fingerprint, measured)
+        found = self._engine.resolved
+        self._store.note(
+            self._fingerprint, {MODEL_NAME_NOTE: found.name, MODEL_PATH_NOTE: str(found.path.absolute())}
+        )
 
     def _self_test(self, cold: bytes) -> None:
         """Restore what was just saved, compute the rest, compare with the cold logits: the grid is trusted if equal."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from llmcli.base.errors import LlmcliError, ModelError, ResourceError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
+from llmcli.base.units import format_count
 from llmcli.cache_store.keys import BLOCK_TOKENS, Fingerprint
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.reasons import other_reason
@@ -30,6 +31,9 @@ from llmcli.engine.prefix_recipe import RECIPE_PART, Recipe, StablePrefix, stabl
 from llmcli.engine.prompt import BuiltPrompt, PromptRequest, fit_prompt
 from llmcli.engine.session import GRID_TOKENS
 from llmcli.engine.state_io import Block, ExportFailedError, RestoreFailedError, StateMover
+
+# Computed behind a stored chain to compare logits: what a run computes at most behind what it restores.
+MORE_TOKENS = GRID_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +52,12 @@ class Filled:
     """A prefix that is stored now.
 
     stored_tokens   what a run in the mode `auto` can restore of it
-    end             the block that ends with it; None where it was not asked to be kept whole
     """
 
     tokens: int
     stored_tokens: int
     report: CacheReport
     prefill_s: float
-    end: BlockRef | None = None
 
     @property
     def computed_tokens(self) -> int:
@@ -97,34 +99,44 @@ class Bench:
     def __init__(self, engine: Engine, options: CacheOptions, settings: Settings, reporter: Reporter) -> None:
         self._engine, self._options, self._settings, self._reporter = engine, options, settings, reporter
 
-    def fill(self, recipe: Recipe, *, keep_whole: bool = False) -> Filled:
+    def fill(self, recipe: Recipe) -> Filled:
         """Compute and store what every prompt with this beginning shares.
 
-        keep_whole   to the last token, with the recipe: what a name can be given to
-        Raises UsageError where it is too short to be stored, ContextOverflowError, ResourceError where the store
-        cannot keep it, UserInterruptError.
+        Raises UsageError where it is too short to be stored, ContextOverflowError, UserInterruptError.
         """
+        return self._fill(recipe, keep_whole=False)[0]
+
+    def save(self, recipe: Recipe) -> tuple[Filled, BlockRef]:
+        """The same to the last token, and the recipe with it: also the block that a name can be given to.
+
+        Raises ResourceError too, where the store cannot keep it.
+        """
+        filled, end = self._fill(recipe, keep_whole=True)
+        if end is None:
+            raise _not_kept("the store is not written to")
+        return filled, end
+
+    def _fill(self, recipe: Recipe, *, keep_whole: bool) -> tuple[Filled, BlockRef | None]:
         stable = self._stable(recipe)
         for note in stable.notes:
             self._reporter.notify(note)
         least = self._options.policy.min_tokens
         if len(stable.ids) < least:
             raise UsageError(
-                f"this prefix has {len(stable.ids)} tokens, and the store keeps from {least} on",
+                f"this prefix has {format_count(len(stable.ids), 'token')}, and the store keeps from {least} on",
                 hint=f"--cache-min-tokens {max(1, len(stable.ids))}",
             )
         self._forget()
         with self._cache() as prefix:
             prefix.restore(stable.ids, stable.boundaries if prefix.wants_boundaries else ())
             computed, prefill_s = self._prefill(prefix, stable.ids)
-            blocks = prefix.saved()
-            whole = replace(recipe, text=stable.text)
-            end = _keep_end(prefix, self._engine, blocks, stable.ids, whole) if keep_whole else None
+            blocks, end = prefix.saved(), Stored(None)
+            if keep_whole:
+                end = _keep_end(prefix, self._engine, blocks, stable.ids, replace(recipe, text=stable.text))
             prefix.finish(computed / prefill_s if prefill_s else None, computed)
-            prefix.report.written_bytes += end.written_bytes if end else 0
-        return Filled(
-            len(stable.ids), blocks[-1].end_tokens if blocks else 0, prefix.report, prefill_s, end.ref if end else None
-        )
+            prefix.report.written_bytes += end.written_bytes
+        stored_tokens = blocks[-1].end_tokens if blocks else 0
+        return Filled(len(stable.ids), stored_tokens, prefix.report, prefill_s), end.ref
 
     def load(self, chain: Sequence[BlockRef]) -> Loaded:
         """Restore a chain whole, its inexact end too. Raises LlmcliError where it cannot be."""
@@ -148,7 +160,7 @@ class Bench:
                 return None
             end = exact[-1].end_tokens
             ids = [token for ref in chain for token in ref.token_ids][:end]
-            more = (ids * GRID_TOKENS)[:GRID_TOKENS]
+            more = (ids * MORE_TOKENS)[:MORE_TOKENS]
             try:
                 _restore(prefix, self._engine, [ref for ref in chain if ref.end_tokens <= end], end)
             except LlmcliError as error:

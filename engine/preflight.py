@@ -16,13 +16,16 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmcli.base.errors import LlmcliError
 from llmcli.base.files import atomic_write, make_private_dir, sha256_file
 from llmcli.base.settings import Settings
 from llmcli.engine import native
-from llmcli.engine.probe import Build, probe_build
 from llmcli.hardware.cpu import Cpu, compare, read_cpu
+
+if TYPE_CHECKING:
+    from llmcli.engine.probe import Build
 
 _FOLDER = "engine"
 _REBUILD = "build it for this machine: make install, or see llmcli doctor"
@@ -35,8 +38,14 @@ class EngineBuild:
     digest: str
 
 
+def _in_a_child() -> Build:
+    from llmcli.engine.probe import probe_build  # subprocess: 10 ms, needed once per library
+
+    return probe_build()
+
+
 def check_build(
-    settings: Settings, *, cpu: Callable[[], Cpu] = read_cpu, probe: Callable[[], Build] = probe_build
+    settings: Settings, *, cpu: Callable[[], Cpu] = read_cpu, probe: Callable[[], Build] = _in_a_child
 ) -> EngineBuild:
     """The installed build, once it is known to run here.
 

@@ -14,13 +14,15 @@ import ctypes
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.engine import native
 from llmcli.engine.context import Context
-from llmcli.engine.grammar import Grammar, apply_sampler, candidates
 from llmcli.engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llmcli.engine.grammar import Grammar
 
 _RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED: "draw one"; never passed on, since the seed used must be reported
 _FORBIDDEN = float("-inf")
@@ -82,7 +84,7 @@ class Sampler:
     def __init__(self, settings: Sampling, tokenizer: Tokenizer, n_ctx: int) -> None:
         """Build the chain. Raises UsageError where llama.cpp refuses the grammar."""
         self._lib, self._tokenizer, self.settings = native.lib(), tokenizer, settings
-        self._grammar = None if settings.grammar is None else Grammar(settings.grammar, tokenizer)
+        self._grammar = None if settings.grammar is None else _grammar(settings.grammar, tokenizer)
         self._chain = self._lib.llama_sampler_chain_init(self._lib.llama_sampler_chain_default_params())
         for part in self._parts(n_ctx):
             self._lib.llama_sampler_chain_add(self._chain, part)
@@ -173,6 +175,8 @@ class Sampler:
         return token
 
     def _choose(self, context: Context, grammar: Grammar) -> int | None:
+        from llmcli.engine.grammar import apply_sampler, candidates
+
         chosen = apply_sampler(self._chain, candidates(context))
         if chosen is not None and grammar.allows(chosen[0]):
             return chosen[0]
@@ -202,3 +206,9 @@ class Sampler:
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # an instance whose __init__ failed
             self.close()
+
+
+def _grammar(text: str, tokenizer: Tokenizer) -> Grammar:
+    from llmcli.engine.grammar import Grammar  # with its checker 10 ms, for those who use one
+
+    return Grammar(text, tokenizer)

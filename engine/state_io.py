@@ -9,8 +9,8 @@ That is also why a sliding window is restored with places: only the last rows of
 first cells they gave logits that differ by up to 4 while decoding with 2 threads (Gemma 3, flash attention). So the
 cells in front are filled with zero rows that belong to a sequence of their own. Nothing reads them.
 
-Rejected: one merged payload and one load. It must be built in Python from all blocks first, needs memory for all of it
-at once, and was no faster.
+Rejected: one merged payload and one load. The load takes as long as those of 16 blocks, and the merging as long again,
+with memory for all of it at once (4,096 tokens of SmolLM2-135M: 21 + 19 ms against 21).
 """
 
 from __future__ import annotations

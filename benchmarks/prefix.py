@@ -150,7 +150,7 @@ def run(command: Sequence[str], env: dict[str, str] | None = None) -> tuple[floa
 
 
 def llmcli(subject: Subject, text: Path, n_ctx: int, predict: int, store: Path | None) -> tuple[float, dict[str, Any]]:
-    """One greedy answer by a process of its own: seconds from its start to its end, saving included, and its account."""
+    """One greedy answer by a process of its own: its seconds, saving included, and its account."""
     cache = ["--cache", "off"] if store is None else ["--cache", "auto", "--cache-dir", str(store)]
     fixed = ["--raw", "--json", "--temp", "0", "--ignore-eos", "--no-stdin", "-n", str(predict), "-c", str(n_ctx)]
     command = [LLMCLI, "run", "-m", str(subject.path), "-t", str(subject.threads), *fixed, *cache, "-f", str(text)]
@@ -192,7 +192,8 @@ def answers(bench: Bench, subject: Subject) -> list[Row]:
 
     say("answer: store on and off, in turns")
     found = in_turns(bench.sizes.answers, {"on": on, "off": off})
-    new = in_turns(max(3, bench.sizes.answers // 3), {"new": lambda n: on(n, learnt=False), "known": on})
+    sides: dict[str, Callable[[int], float]] = {"new": lambda number: on(number, learnt=False), "known": on}
+    new = in_turns(max(3, bench.sizes.answers // 3), sides)
     usage = first["usage"]
     what = f"answer time on/off, {usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
     how = f"processes, {first['cache']['written_bytes'] / 1e6:.0f} MB saved and flushed, same text"

@@ -21,9 +21,10 @@ from llmcli.engine.prefix import CacheOptions, CacheReport, open_prefix_cache
 GRID_TOKENS = 64
 # Words of one or two tokens in most vocabularies: a text of any length, and another one for every seed.
 WORDS = (
-    "river stone winter market paper window letter garden bridge music doctor school summer engine island planet mirror"
-    " kitchen castle forest number valley harbor ticket camera button circle shadow silver copper velvet marble"
-).split()
+    "river", "stone", "winter", "market", "paper", "window", "letter", "garden", "bridge", "music", "doctor", "school",
+    "summer", "engine", "island", "planet", "mirror", "kitchen", "castle", "forest", "number", "valley", "harbor",
+    "ticket", "camera", "button", "circle", "shadow", "silver", "copper", "velvet", "marble",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class OpenModel:
     def text(self, seed: int, count: int) -> str:
         """The text of as many tokens, more or less: tokenized again it may be a few others."""
         tokenizer = self.engine.model.tokenizer
-        return b"".join(tokenizer.piece(id) for id in self.tokens(seed, count)).decode("utf-8", "replace")
+        return b"".join(tokenizer.piece(token) for token in self.tokens(seed, count)).decode("utf-8", "replace")
 
     def ask(self, ids: Sequence[int], store: str, *, boundary: int = 0, save: bool = True) -> Asked:
         """What `run` does with a prompt up to the first token, and then with the store.
@@ -152,7 +153,7 @@ def restoring(model: OpenModel, prefix_tokens: int, rounds: int) -> list[Row]:
 
 
 def adding(model: OpenModel, prefix_tokens: int) -> list[Row]:
-    """64 tokens more behind a long prompt that is stored; it shares most of its beginning with the one of `restoring`."""
+    """64 tokens more behind a long prompt that is stored; most of that is what `restoring` stored."""
     length = prefix_tokens - 96  # 4,000 of 4,096
     own = model.tokens(2, 160 + GRID_TOKENS)
     prompt = [*model.tokens(1, length - 160), *own]

@@ -43,7 +43,7 @@ class PeerCaches:
             raise
 
     def ask(self, name: str, ids: Sequence[int]) -> dict[str, float]:
-        """Answer the prompt with two tokens, with this cache: seconds to the first and until it is kept, bytes written."""
+        """Two tokens of an answer, with this cache: seconds to the first and until all is kept, bytes written."""
         return self._request({"cache": name, "ids": list(ids)})
 
     def _request(self, request: dict[str, Any]) -> dict[str, float]:

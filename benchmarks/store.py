@@ -43,6 +43,17 @@ start = time.perf_counter()
 store = PrefixStore.open(Path(sys.argv[1]), Policy(), notify=print)
 print(1000 * (time.perf_counter() - start))
 """
+MEMORY_SCRIPT = """
+import resource, sys
+from pathlib import Path
+from llmcli.cache_store.keys import Fingerprint
+from llmcli.cache_store.store import PrefixStore
+from llmcli.cache_store.policy import Policy
+with PrefixStore.open(Path(sys.argv[1]), Policy(), notify=print) as store:
+    store.match(Fingerprint.of({"model": "benchmark", "build": "0"}), [1] * 4096)
+    store.keeper().stats()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
 
 
 def median_s(work: Callable[[], object], repeats: int = REPEATS) -> float:

@@ -99,8 +99,8 @@ class Context:
         params.type_k, params.type_v = KV_TYPES[plan.type_k], KV_TYPES[plan.type_v]
         params.swa_full = plan.swa_full
         params.n_seq_max = self._sequences()
-        # Logits of one token per sequence. By default llama.cpp keeps room for those of a whole u-batch: 257 MiB in place
-        # of 13 with a vocabulary of 262,144.
+        # Logits of one token per sequence. By default llama.cpp keeps room for those of a whole u-batch: 257 MiB in
+        # place of 13 with a vocabulary of 262,144.
         params.n_outputs_max = self._sequences()
         params.kv_unified = True
         params.no_perf = True

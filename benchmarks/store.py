@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -49,9 +48,10 @@ from pathlib import Path
 from llmcli.cache_store.keys import Fingerprint
 from llmcli.cache_store.store import PrefixStore
 from llmcli.cache_store.policy import Policy
-with PrefixStore.open(Path(sys.argv[1]), Policy(), notify=print) as store:
-    store.match(Fingerprint.of({"model": "benchmark", "build": "0"}), [1] * 4096)
-    store.keeper().stats()
+fingerprint = Fingerprint.of({"model": "benchmark", "build": "0"})
+with PrefixStore.open(Path(sys.argv[1]), Policy(max_bytes=1 << 40, min_free_bytes=0), notify=print) as store:
+    store.match(fingerprint, [1] * 4096)
+    store.put(fingerprint, None, [2, 3, 4], {"attn": b"x"})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -64,6 +64,11 @@ def median_s(work: Callable[[], object], repeats: int = REPEATS) -> float:
         work()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def in_new_process(script: str, root: Path) -> float:
+    """What a script prints about the store at `root`."""
+    return float(subprocess.check_output([sys.executable, "-c", script, str(root)]))
 
 
 def lookup_ms(store: PrefixStore, prompt: list[int]) -> float:
@@ -103,7 +108,6 @@ def measure_lookup(root: Path, blocks: int) -> dict[str, float]:
             chains.append((shared if len(chains) % 2 else own[: BLOCK_TOKENS * 8]) + own)
             stored += len(put_chain(store, chains[-1], b"x" * 64))
     put_s = time.perf_counter() - start
-    memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     store = PrefixStore.open(root, POLICY, notify=print)
     prompts = {
         "match_128_blocks_ms": chains[-1],
@@ -112,13 +116,16 @@ def measure_lookup(root: Path, blocks: int) -> dict[str, float]:
         "match_nothing_ms": [1] * 4096,
     }
     found = {name: lookup_ms(store, prompt) for name, prompt in prompts.items()}
-    found["memory_growth_kib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before
     store.close()
-    opened = [float(subprocess.check_output([sys.executable, "-c", OPEN_SCRIPT, str(root)])) for _ in range(5)]
+    opened = [in_new_process(OPEN_SCRIPT, root) for _ in range(5)]
+    peaks = [
+        statistics.median([in_new_process(MEMORY_SCRIPT, place) for _ in range(5)]) for place in (root, root / "empty")
+    ]
     index_bytes = sum(file.stat().st_size for file in (root / "v1").glob("index.sqlite*"))
     return found | {
         "put_small_ms": 1000 * put_s / stored,
         "open_ms": statistics.median(opened),
+        "memory_growth_kib": peaks[0] - peaks[1],
         "index_bytes": index_bytes,
     }
 

@@ -17,7 +17,7 @@ from llmcli.cli.cache_view import Models, entry_json, entry_lines
 from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine.engine import find_model
-from llmcli.engine.prefix import store_folder
+from llmcli.engine.prefix_report import store_folder
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _SORTS = {

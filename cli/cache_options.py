@@ -15,20 +15,18 @@ from click.core import ParameterSource
 from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
-from llmcli.cache_store.block_file import read_header
-from llmcli.cache_store.context import OFF
-from llmcli.cache_store.keys import Fingerprint
-from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.policy import DEFAULT_MIN_TOKENS, DEFAULT_TTL_S, Policy
-from llmcli.cache_store.store import PrefixStore
 from llmcli.cli.options import group, option, request_from, rope_from
 from llmcli.cli.params import Duration, Size, Whole
 from llmcli.engine.plan import DEFAULT_CTX_TOKENS
-from llmcli.engine.prefix import MODEL_PATH_NOTE, CacheOptions, store_folder
-from llmcli.engine.prefix_recipe import RECIPE_PART, Recipe
+from llmcli.engine.prefix_report import MODEL_PATH_NOTE, CacheOptions, store_folder
 
 if TYPE_CHECKING:
+    from llmcli.cache_store.keys import Fingerprint
+    from llmcli.cache_store.match import BlockRef
+    from llmcli.cache_store.store import PrefixStore
     from llmcli.engine.prefix_admin import BenchRequest
+    from llmcli.engine.prefix_recipe import Recipe
 
 cache_dir_option = option(
     "--cache-dir", metavar="DIR", help="Folder of the prefix store. [default: in the cache folder]"
@@ -104,6 +102,9 @@ def policy_from(values: Mapping[str, Any]) -> Policy:
 @contextlib.contextmanager
 def open_store(values: Mapping[str, Any], settings: Settings, notify: Callable[[str], None]) -> Iterator[PrefixStore]:
     """The store for a command that works without a model. Raises LlmcliError where there is none to work on."""
+    from llmcli.cache_store.context import OFF
+    from llmcli.cache_store.store import PrefixStore
+
     options = cache_from(values, settings)
     folder = store_folder(options, settings)
     with PrefixStore.open(folder, options.policy, salt=options.salt, notify=notify) as store:
@@ -119,6 +120,8 @@ def saved_prefix(
 
     Raises LlmcliError where there is none of this name, or where it was not made by `llmcli cache save`.
     """
+    from llmcli.engine.prefix_recipe import RECIPE_PART, Recipe
+
     name = values["prefix"]
     with open_store(values, settings, notify) as store:
         last = store.keeper().chain(name)[-1]
@@ -132,6 +135,8 @@ def saved_prefix(
 
 def made_with(store: PrefixStore, block: BlockRef) -> tuple[Fingerprint | None, str | None]:
     """What a block was computed with, and the file of that model where it was last, if it still is there."""
+    from llmcli.cache_store.block_file import read_header
+
     digest = read_header(block.path)[0].fingerprint
     found = next((known for known in store.keeper().fingerprints() if known.digest == digest), None)
     path = store.notes(found).get(MODEL_PATH_NOTE) if found else None

@@ -33,7 +33,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
 Examples:
   llmcli cache show contract
   llmcli cache show 3fa2b1c0 -m smollm2 --text
-  llmcli cache show contract --json | jq .blocks
+  llmcli cache show contract --json | jq .block_list
 
 \b
 Exit status: 0 done, 2 usage, 3 not this model (-m), 1 no such prefix.""",

@@ -12,7 +12,7 @@ from llmcli.base.units import format_bytes, format_count
 from llmcli.cache_store.catalog import Entry, RemovalPlan
 from llmcli.cache_store.keys import Fingerprint
 from llmcli.cache_store.store import PrefixStore
-from llmcli.engine.prefix import MODEL_NAME_NOTE, CacheReport
+from llmcli.engine.prefix_report import MODEL_NAME_NOTE, CacheReport
 
 KEY_DIGITS = 12
 _CONTENT_DIGITS = 12

@@ -12,7 +12,6 @@ from llmcli.base.errors import LimitMissedError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_from, cache_options, saved_prefix
-from llmcli.cli.cache_view import report_lines
 from llmcli.cli.inputs import gather_parts, system_prompt
 from llmcli.cli.options import (
     engine_options,
@@ -105,9 +104,16 @@ def command(settings: Settings, /, **values: Any) -> int:
     request = _request(without_weaker_rivals(values), settings, reporter)
     with answer(request, settings, reporter) as result:
         _print_answer(result, values, reporter)
+    if values["verbose"]:
+        _tell_more(result, reporter)
+    return _finish(result, values)
+
+
+def _tell_more(result: Answer, reporter: StderrReporter) -> None:
+    from llmcli.cli.cache_view import report_lines  # with the store's lists behind it 20 ms
+
     for line in report_lines(result.cache_report):
         reporter.detail(line)
-    return _finish(result, values)
 
 
 def _request(values: Mapping[str, Any], settings: Settings, reporter: StderrReporter) -> AnswerRequest:

@@ -9,25 +9,29 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_count, format_seconds
 from llmcli.engine import native
-from llmcli.engine.chat_template import FALLBACK, PRESETS, ChatTemplate, load_template, warm_up
 from llmcli.engine.context import Rope
 from llmcli.engine.engine import Engine, Reporter, open_engine
 from llmcli.engine.generate import End, FinishReason, Part, Run, generate_answer
 from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
 from llmcli.engine.model import Lora, Model
 from llmcli.engine.plan import Request
-from llmcli.engine.prefix import CacheOptions, CacheReport, PrefixCache, open_prefix_cache
-from llmcli.engine.prefix_recipe import Recipe
+from llmcli.engine.prefix_report import CacheOptions, CacheReport
 from llmcli.engine.prompt import BuiltPrompt, Overflow, PromptPart, PromptRequest, fit_prompt
 from llmcli.engine.reasoning import ReasoningSplitter, visible_texts
 from llmcli.engine.sampling import Sampler, Sampling
 from llmcli.engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llmcli.engine.chat_template import ChatTemplate
+    from llmcli.engine.prefix import PrefixCache
+    from llmcli.engine.prefix_recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,10 @@ class Answer:
     @property
     def cache_report(self) -> CacheReport:
         """What the prefix store did."""
-        return self._prefix.report if self._prefix else CacheReport("off")
+        if self._prefix:
+            return self._prefix.report
+        mode = self._request.cache.mode
+        return CacheReport(mode) if mode == "off" else CacheReport(mode, miss_reason="too_short")
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -166,7 +173,7 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
     stop = StopFlag()
     if not request.raw:
         # 40 ms of imports, hidden behind the loading of the model, which does not hold the interpreter lock.
-        threading.Thread(target=warm_up, daemon=True).start()
+        threading.Thread(target=_warm_up_templates, daemon=True).start()
     with open_engine(
         request.reference, request.plan, settings, reporter, rope=request.rope, loras=request.loras, stop=stop
     ) as engine:
@@ -175,7 +182,7 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
         tokenize_s = time.perf_counter() - begun
         with (
             Sampler(request.sampling, engine.model.tokenizer, engine.context.n_ctx) as sampler,
-            open_prefix_cache(engine, request.cache, settings, reporter.notify) as prefix,
+            _prefix_cache(engine, request.cache, prompt, settings, reporter) as prefix,
             stop_on_interrupt(stop),
         ):
             if prefix:
@@ -203,6 +210,17 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
             result.settle()
 
 
+def _prefix_cache(
+    engine: Engine, options: CacheOptions, prompt: BuiltPrompt, settings: Settings, reporter: Reporter
+) -> AbstractContextManager[PrefixCache | None]:
+    """The prefix store, unless it is off or the prompt too short for it: then it is not even loaded (50 ms)."""
+    if options.mode == "off" or len(prompt.ids) < options.policy.min_tokens:
+        return contextlib.nullcontext()
+    from llmcli.engine.prefix import open_prefix_cache
+
+    return open_prefix_cache(engine, options, settings, reporter.notify)
+
+
 def _prompt(engine: Engine, request: AnswerRequest, reporter: Reporter) -> BuiltPrompt:
     saved = request.recipe
     template = None
@@ -224,12 +242,20 @@ def _prompt(engine: Engine, request: AnswerRequest, reporter: Reporter) -> Built
     return built
 
 
+def _warm_up_templates() -> None:
+    from llmcli.engine.chat_template import warm_up
+
+    warm_up()
+
+
 def choose_template(
     model: Model, wanted: str | None, reporter: Reporter, *, loaded: tuple[str, str] | None = None
 ) -> ChatTemplate:
     """The template that was `loaded` before (name, source), else the one the user named, else the model's own, else a
     fallback, which is said.
     """
+    from llmcli.engine.chat_template import FALLBACK, PRESETS, ChatTemplate, load_template
+
     tokenizer = model.tokenizer
     bos = "" if tokenizer.bos is None else tokenizer.text_of(tokenizer.bos)
     eos = "" if tokenizer.eos is None else tokenizer.text_of(tokenizer.eos)

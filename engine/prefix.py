@@ -17,90 +17,31 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from llmcli.base.settings import Settings
-from llmcli.base.units import format_seconds
 from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.cost import Rates
 from llmcli.cache_store.keys import Fingerprint
 from llmcli.cache_store.match import BlockRef, Difference
-from llmcli.cache_store.policy import Policy
 from llmcli.cache_store.reasons import MissReason
 from llmcli.cache_store.store import Match, PrefixStore
 from llmcli.engine.engine import Engine
 from llmcli.engine.kv_description import UnknownLayoutError, from_json, to_json
 from llmcli.engine.kv_layout import STATE, Structure
 from llmcli.engine.prefix_identity import base_facts, fingerprint, probe_fingerprint
+from llmcli.engine.prefix_report import MODEL_NAME_NOTE, MODEL_PATH_NOTE, CacheOptions, CacheReport, store_folder
 from llmcli.engine.prefix_save import Saver, plan_spans
 from llmcli.engine.session import GRID_TOKENS
 from llmcli.engine.state_io import Block, RestoreFailedError, StateMover
 from llmcli.engine.state_probe import confirm, probe
 
-CacheMode = Literal["auto", "max", "readonly", "off"]
-_FOLDER = "prefixes"
 _FINISH_S = 60.0
 # What the self-test tries, the finest first: restores may end at multiples of it. Noted as 0: none of them is exact
 # here.
 _GRIDS = (GRID_TOKENS, 256)
 _GRID_NOTE = "exact_grid_tokens"
 _STRUCTURE_NOTE = "structure"
-# Under every fingerprint: what its model is called, and where it was last, for lists and to find it again.
-MODEL_NAME_NOTE, MODEL_PATH_NOTE = "model_name", "model_path"
-
-
-@dataclass(frozen=True, slots=True)
-class CacheOptions:
-    """What the user allows the store to do.
-
-    mode      auto: restores end on the exact grid, answers equal a cold run's; max: reuse to the last token; readonly:
-              nothing is saved; off
-    folder    None: `prefixes` in the cache folder
-    """
-
-    mode: CacheMode = "auto"
-    folder: Path | None = None
-    policy: Policy = field(default_factory=Policy)
-    salt: str = ""
-
-
-@dataclass(slots=True)
-class CacheReport:
-    """What the store did for one prompt; the `cache` object of --json."""
-
-    mode: str
-    source: str | None = None
-    restored_tokens: int = 0
-    restore_s: float = 0.0
-    saved_s: float | None = None
-    read_bytes: int = 0
-    written_bytes: int = 0
-    miss_reason: str | None = None
-    miss_detail: str = ""
-    first_difference: dict[str, Any] | None = None
-
-    def as_line(self, prompt_tokens: int) -> str:
-        """The account for people, in one clause."""
-        if self.restored_tokens:
-            won = f", {format_seconds(self.saved_s)} saved" if self.saved_s and self.saved_s > 0 else ""
-            return f"{self.restored_tokens:,} of {prompt_tokens:,} tokens restored from {self.source}{won}"
-        reason = (self.miss_reason or "off").replace("_", " ")
-        return f"nothing restored ({reason}{': ' + self.miss_detail if self.miss_detail else ''})"
-
-    def as_json(self) -> dict[str, Any]:
-        """The object, with the names of docs/commands/run.md."""
-        return {
-            "mode": self.mode,
-            "source": self.source,
-            "saved_s": self.saved_s,
-            "read_bytes": self.read_bytes,
-            "written_bytes": self.written_bytes,
-            "miss_reason": self.miss_reason,
-            "miss_detail": self.miss_detail or None,
-            "first_difference": self.first_difference,
-        }
 
 
 class PrefixCache:
@@ -415,11 +356,6 @@ class PrefixCache:
             return None
         self._session.prefill(self._ids[end:])
         return bytes(self._engine.context.logits()) == cold
-
-
-def store_folder(options: CacheOptions, settings: Settings) -> Path:
-    """Where the store is."""
-    return options.folder or settings.cache_dir / _FOLDER
 
 
 @contextlib.contextmanager

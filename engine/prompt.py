@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from llmcli.base.errors import ContextOverflowError, UsageError
-from llmcli.engine.chat_template import ChatTemplate, Message, RenderedPrompt, prepare
+from llmcli.base.units import format_count
 from llmcli.engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llmcli.engine.chat_template import ChatTemplate, RenderedPrompt
 
 Overflow = Literal["error", "shift", "middle"]
 PartKind = Literal["file", "stdin", "argument"]
@@ -88,7 +91,7 @@ def fit_prompt(
     body = _body(request)
     least = len(body.encode("utf-8", "surrogatepass")) // max(longest_token_bytes, 1)
     if least >= n_ctx and policy == "error":
-        raise _overflow(f"at least {least:,}", n_ctx, n_ctx_train, None)
+        raise _overflow(f"at least {format_count(least, 'token')}", n_ctx, n_ctx_train, None)
     if least < n_ctx:
         built = _build(request, body, tokenizer)
         if not built.ids:  # llama.cpp would end the process: without a token there are no logits
@@ -96,7 +99,7 @@ def fit_prompt(
         if len(built.ids) < n_ctx:
             return built
         if policy == "error":
-            raise _overflow(f"{len(built.ids):,}", n_ctx, n_ctx_train, len(built.ids))
+            raise _overflow(format_count(len(built.ids), "token"), n_ctx, n_ctx_train, len(built.ids))
     return _cut(request, body, tokenizer, n_ctx=n_ctx, max_tokens=max_tokens, policy=policy)
 
 
@@ -121,6 +124,8 @@ def _build(request: PromptRequest, body: str, tokenizer: Tokenizer) -> BuiltProm
         text = body if request.system is None else f"{request.system}\n\n{body}"
         ids = tokenizer.with_bos(tokenizer.tokenize(text, parse_special=True))
         return BuiltPrompt(tuple(ids), reasoning_opened=False, notes=(), text=text, ends=_part_ends(request, text))
+    from llmcli.engine.chat_template import Message, prepare  # not for --raw
+
     messages = [Message("user", body)]
     if request.system is not None:
         messages.insert(0, Message("system", request.system))
@@ -160,7 +165,7 @@ def _overflow(count: str, n_ctx: int, n_ctx_train: int, exact: int | None) -> Co
         hint = f"-c {wanted}, or --on-overflow middle to cut it"
     else:
         hint = "shorten it, or --on-overflow middle to cut it"
-    return ContextOverflowError(f"the prompt has {count} tokens and the context {n_ctx:,}", hint=hint)
+    return ContextOverflowError(f"the prompt has {count} and the context {n_ctx:,}", hint=hint)
 
 
 def _cut(

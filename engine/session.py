@@ -75,9 +75,13 @@ class Session:
         if length and self.context.remove_from(length):
             del self.tokens[length:]
         else:
-            self.context.clear()
-            self.tokens.clear()
-            self.is_whole = True
+            self.forget()
+
+    def forget(self) -> None:
+        """Empty the cache, whatever it holds."""
+        self.context.clear()
+        self.tokens.clear()
+        self.is_whole = True
 
     def drop(self, start: int, end: int) -> None:
         """Drop the tokens at [start, end) and close the gap: a context shift. Raises LlmcliError if the memory

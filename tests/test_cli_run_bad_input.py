@@ -313,6 +313,15 @@ def test_arguments_that_only_the_model_can_judge(run_cli: RunCli, hello: Path) -
     assert all(word in line for word in ("GiB free", "-c ", "-ctk q8_0"))
 
 
+def test_the_least_that_llama_cpp_can_do(run_cli: RunCli, hello: Path) -> None:
+    # Fewer places than sequences: llama.cpp ended the process.
+    quick_end = {"GGML_NO_BACKTRACE": "1"}
+    done = run_cli("run", "-t", "1", "-m", hello, "-c", "1", "--raw", "x", env=quick_end)
+    assert "the prompt has 1 token and the context 1 " in refused(done, 4)
+    done = run_cli("run", "-t", "1", "-m", hello, "-b", "1", "-ub", "1", "hi", env=quick_end)
+    assert (done.code, done.out, done.err) == (0, "Hello world\n", "")
+
+
 @pytest.mark.parametrize("value", ["nan", "-1", "warm"])
 def test_a_bad_value_says_where_it_stands(value: str, usage_error: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLMCLI_TEMP", value)

@@ -191,8 +191,10 @@ def answers(bench: Bench, subject: Subject) -> list[Row]:
         return taken_s
 
     say("answer: store on and off, in turns")
-    found = in_turns(bench.sizes.answers, {"on": on, "off": off})
-    sides: dict[str, Callable[[int], float]] = {"new": lambda number: on(number, learnt=False), "known": on}
+    sides: dict[str, Callable[[int], float]] = {"on": on, "off": off}
+    found = in_turns(bench.sizes.answers, sides)
+    say("answer: with the self-test and without, in turns")
+    sides = {"new": lambda number: on(number, learnt=False), "known": on}
     new = in_turns(max(3, bench.sizes.answers // 3), sides)
     usage = first["usage"]
     what = f"answer time on/off, {usage['prompt_tokens']} + {usage['completion_tokens']} tokens"

@@ -65,6 +65,21 @@ def replace_file(path: Path, temp: Path, data: bytes) -> None:
     fsync_dir(path.parent)
 
 
+def read_small(path: Path, most_bytes: int) -> bytes:
+    """A small file whole; empty where it is larger than that, or not a file (a pipe would be waited for).
+
+    Raises OSError.
+    """
+    handle = os.open(path, _READ_FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return b""
+        data = pread(handle, most_bytes + 1, 0)
+        return data if len(data) <= most_bytes else b""
+    finally:
+        os.close(handle)
+
+
 def remove(path: Path | str) -> bool:
     """Remove a file if it is there and may be removed; says whether it was."""
     with contextlib.suppress(OSError):

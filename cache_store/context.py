@@ -43,6 +43,7 @@ class Context:
     dead             markers of processes that were killed while writing; the index is looked after before they go
     dirty_folders    folders whose renames are not yet durable
     other_bytes      what other format versions take; None: not looked at yet
+    abandoned        a thread still writes and cannot be waited for: its marker stays, and nothing may wait for a lock
     """
 
     layout: Layout
@@ -57,6 +58,7 @@ class Context:
     dead: list[Path] = field(default_factory=list)
     dirty_folders: set[Path] = field(default_factory=set)
     other_bytes: int | None = None
+    abandoned: bool = False
     _told: set[str] = field(default_factory=set)
     _index: Index | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -128,7 +130,7 @@ def _prepare(layout: Layout) -> tuple[str, str | None]:
         layout.root.parent.mkdir(parents=True, exist_ok=True)
         for folder in (layout.root, *layout.folders()):
             make_folder(folder)
-        if trouble := _unsafe(layout.base):
+        if trouble := _unsafe(layout):
             return OFF, trouble
         if not os.access(layout.base, os.W_OK | os.X_OK):
             return _existing_mode(layout), "no permission to write"
@@ -144,11 +146,12 @@ def make_folder(folder: Path) -> None:
         os.chmod(folder, 0o700)
 
 
-def _unsafe(base: Path) -> str | None:
+def _unsafe(layout: Layout) -> str | None:
     """Why the folder of this format is not safely ours; None where it is. Closes it to others where that is all."""
+    base = layout.base
     facts = os.lstat(base)
-    if not stat.S_ISDIR(facts.st_mode):
-        return "not a folder"
+    if not all(stat.S_ISDIR(os.lstat(folder).st_mode) for folder in layout.folders()):
+        return "not a folder"  # nor a link to one: what is there would be changed outside the store
     if hasattr(os, "geteuid"):
         if os.geteuid() not in (0, facts.st_uid):
             return "it belongs to another user"

@@ -1,8 +1,9 @@
 """What is known about each fingerprint: its description, and notes that were learnt while using it.
 
 The description lets a miss be explained ("stored with another KV type"); it is checked against the digest in the
-file's name. Notes are plain numbers and words by name: measured rates, the result of a self-test. Both are small
-files, readable in a few microseconds without the index, and both outlive it.
+file's name. Notes are plain numbers and words by name: measured rates, the result of a self-test. They decide what is
+believed, so they carry a checksum over themselves and their fingerprint: notes that were damaged, or swapped with those
+of another one, are none. Both are small files, readable in a few microseconds without the index, and outlive it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmcli.cache_store.block_file import remove, replace_file
+import xxhash
+
+from llmcli.cache_store.block_file import read_small, remove, replace_file
 from llmcli.cache_store.keys import Fingerprint, Scalar
 from llmcli.cache_store.layout import Layout
 from llmcli.cache_store.writers import Writer
@@ -57,14 +60,16 @@ class Fingerprints:
 
     def notes(self, digest: bytes) -> Mapping[str, Scalar]:
         """What was learnt under this fingerprint; empty where nothing was or it cannot be read."""
-        return _read_scalars(self._path(digest, ".notes"))
+        found = _read_object(self._path(digest, ".notes"))
+        notes = _scalars(found.get("notes"))
+        return notes if found.get("checksum") == _checksum(digest, notes) else {}
 
     def note(self, digest: bytes, learnt: Mapping[str, Scalar]) -> None:
         """Add to the notes; the last writer wins. Raises OSError."""
-        path = self._path(digest, ".notes")
-        known = _read_scalars(path)
-        if {**known, **learnt} != known:
-            self._replace(path, {**known, **learnt})
+        known = self.notes(digest)
+        notes = {**known, **learnt}
+        if notes != known:
+            self._replace(self._path(digest, ".notes"), {"notes": notes, "checksum": _checksum(digest, notes)})
 
     def forget(self, digest: bytes) -> None:
         """Remove description and notes."""
@@ -75,24 +80,37 @@ class Fingerprints:
     def _path(self, digest: bytes, suffix: str) -> Path:
         return self._layout.fingerprints / (digest.hex() + suffix)
 
-    def _replace(self, path: Path, fields: Mapping[str, Scalar]) -> None:
-        data = json.dumps(dict(fields), sort_keys=True, allow_nan=False).encode()
-        replace_file(path, self._writer.temp_path(path.parent), data)
+    def _replace(self, path: Path, fields: Mapping[str, object]) -> None:
+        replace_file(path, self._writer.temp_path(path.parent), _to_json(fields))
 
 
 def _is_hex(text: str) -> bool:
     return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
+def _to_json(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(dict(fields), sort_keys=True, allow_nan=False).encode()
+
+
+def _checksum(digest: bytes, notes: Mapping[str, Scalar]) -> str:
+    return xxhash.xxh3_128_hexdigest(digest + _to_json(notes))
+
+
 def _read_scalars(path: Path) -> dict[str, Scalar]:
     """The scalars in a JSON object; empty where the file is missing, too large or something else."""
+    return _scalars(_read_object(path))
+
+
+def _scalars(fields: object) -> dict[str, Scalar]:
+    return {k: v for k, v in fields.items() if _is_scalar(v)} if isinstance(fields, dict) else {}
+
+
+def _read_object(path: Path) -> dict[str, object]:
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
-        fields = json.loads(data) if len(data) <= _MAX_FILE_BYTES else {}
+        fields = json.loads(read_small(path, _MAX_FILE_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
-    return {k: v for k, v in fields.items() if _is_scalar(v)} if isinstance(fields, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _is_scalar(value: object) -> bool:

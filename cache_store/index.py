@@ -168,6 +168,8 @@ class Index:
             return self._fill(_set_up(sqlite3.connect(":memory:", **_OPTIONS))) if build else None
         if not build and not self._path.exists():
             return None
+        if self._path.is_symlink():  # what it leads to is not ours to fill
+            raise BrokenIndexError("a link")
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # SQLite would use the umask
             os.chmod(self._path, 0o600)

@@ -110,6 +110,8 @@ class Layout:
     def all_blocks(self) -> Iterator[tuple[BlockName, str]]:
         """Every block's name and path, a folder at a time; files with other names are passed over."""
         for shard in self.shards():
+            if not shard.is_dir(follow_symlinks=False):
+                continue
             for entry in _entries(Path(shard.path)):
                 if name := parse_block_name(entry.name):
                     yield name, entry.path

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from llmcli.base.errors import UsageError
-from llmcli.cache_store.block_file import remove, replace_file
+from llmcli.cache_store.block_file import read_small, remove, replace_file
 from llmcli.cache_store.keys import KEY_BYTES, Key
 from llmcli.cache_store.layout import TEMP_PREFIX, Layout
 from llmcli.cache_store.writers import Writer
@@ -91,8 +91,7 @@ def require_name(name: str) -> None:
 def _read(path: Path) -> Name | None:
     """The entry in `path`; None where it is missing or not one of ours."""
     try:
-        with open(path, "rb") as file:
-            fields = json.loads(file.read(_MAX_FILE_BYTES))
+        fields = json.loads(read_small(path, _MAX_FILE_BYTES))
         name, created_s = fields["name"], float(fields["created_s"])
         key, parent = bytes.fromhex(fields["key"]), bytes.fromhex(fields["parent"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):

@@ -9,6 +9,7 @@ is complete on its own, and one that a power cut takes is a miss.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -125,6 +126,8 @@ def _write(context: Context, fingerprint: Fingerprint, parent: BlockRef | None, 
         return Stored(None, refused=refused)
     context.fingerprints.remember(fingerprint)
     make_folder(path.parent)
+    if path.parent.is_symlink():
+        raise NotADirectoryError(errno.ENOTDIR, "a block folder is a link", str(path.parent))
     temp = context.writer.temp_path(path.parent)
     write_temp(temp, [memoryview(head), *block.parts.values()])
     try:

@@ -205,6 +205,10 @@ class PrefixStore:
 
         flush(self._context)
 
+    def abandon(self) -> None:
+        """A thread that puts is stuck and is not waited for: `close` then leaves everything to the next opening."""
+        self._context.abandoned = True
+
     def close(self) -> None:
         """Flush and end. The store may be used again afterwards; it then opens itself."""
         from llmcli.cache_store.upkeep import close

@@ -37,6 +37,8 @@ def flush(context: Context) -> None:
 
 def close(context: Context) -> None:
     """The last flush; the marker stays where the index missed something, for the next opening to see."""
+    if context.abandoned:
+        return
     flush(context)
     missed = False
     if context.index_is_used:

@@ -118,7 +118,7 @@ def stray_temps(layout: Layout) -> list[Path]:
 
 def temp_files(layout: Layout) -> Iterator[Path]:
     """Every temp file in the store, whoever wrote it."""
-    folders = [Path(shard.path) for shard in layout.shards()]
+    folders = [Path(shard.path) for shard in layout.shards() if shard.is_dir(follow_symlinks=False)]
     for folder in (*folders, layout.fingerprints, layout.names):
         with contextlib.suppress(OSError):
             yield from (folder / name for name in os.listdir(folder) if name.startswith(TEMP_PREFIX))

@@ -26,8 +26,9 @@ from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
 from llmcli.engine.kv_layout import STATE
 from llmcli.engine.model import Lora
 from llmcli.engine.plan import Request
-from llmcli.engine.prefix import CacheOptions, CacheReport, PrefixCache, open_prefix_cache
+from llmcli.engine.prefix import PrefixCache, open_prefix_cache
 from llmcli.engine.prefix_recipe import RECIPE_PART, Recipe, StablePrefix, stable_prefix, text_of
+from llmcli.engine.prefix_report import CacheOptions, CacheReport
 from llmcli.engine.prompt import BuiltPrompt, PromptRequest, fit_prompt
 from llmcli.engine.session import GRID_TOKENS
 from llmcli.engine.state_io import Block, ExportFailedError, RestoreFailedError, StateMover
@@ -250,29 +251,27 @@ def _keep_end(
 ) -> Stored:
     """Store the tokens behind `blocks`, which begin the prompt that the session holds, and the recipe with them.
 
-    Where `blocks` end with the prompt, the recipe joins the last of them.
+    A block that ends with the prompt already is passed over: the recipe belongs to this prefix and to no run that has
+    the same tokens.
     """
     structure, tokenizer = prefix.structure, engine.model.tokenizer
-    recipe_part = recipe.to_bytes()
-    is_whole = bool(blocks) and blocks[-1].end_tokens == len(ids)
-    before = blocks[:-1] if is_whole else blocks
+    before = [ref for ref in blocks if ref.end_tokens < len(ids)]
     start = before[-1].end_tokens if before else 0
     tokens = ids[start:]
     if len(tokens) > BLOCK_TOKENS:
-        raise _not_kept(f"{len(ids) - len(tokens):,} of its {len(ids):,} tokens were kept")
-    parts: dict[str, bytes | memoryview] = {RECIPE_PART: recipe_part}
-    if not is_whole:
-        try:
-            parts |= StateMover(engine.context, structure).export(start, tokens, state=not structure.ends_anywhere)
-        except ExportFailedError as error:
-            raise LlmcliError(f"the prefix cannot be taken out of the context: {error.message}") from None
+        raise _not_kept(f"{start:,} of its {len(ids):,} tokens were kept")
+    parts: dict[str, bytes | memoryview] = {RECIPE_PART: recipe.to_bytes()}
+    try:
+        parts |= StateMover(engine.context, structure).export(start, tokens, state=not structure.ends_anywhere)
+    except ExportFailedError as error:
+        raise LlmcliError(f"the prefix cannot be taken out of the context: {error.message}") from None
     stored = prefix.store.put(
         prefix.fingerprint,
         before[-1] if before else None,
         tokens,
         parts,
         preview=text_of(tokens[:GRID_TOKENS], tokenizer),
-        exact=is_whole,
+        exact=False,
     )
     if stored.ref is None:
         raise _not_kept(stored.refused or "refused")

@@ -38,7 +38,7 @@ def base_facts(
         "flash_attn": plan.flash_attn,
         "rope": repr(rope) if rope != Rope() else None,
         "rope_long": _rope_is_long(model, plan.n_ctx),
-        "loras": ", ".join(f"{sha256_file(lora.path)} x {lora.scale:g}" for lora in loras) or None,
+        "loras": ", ".join(f"{sha256_file(lora.path)} x {lora.scale!r}" for lora in loras) or None,
         "swa_full": plan.swa_full,
         # Cuts at multiples of the grid are exact; others give bits of their own.
         "n_ubatch": None if plan.n_ubatch % GRID_TOKENS == 0 else plan.n_ubatch,

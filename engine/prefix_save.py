@@ -1,12 +1,14 @@
 """Saving the KV of a prompt while it is used: the engine's thread takes blocks out, a writer thread puts them on disk.
 
 Taking a block out is a memory copy; writing it (checksum, file, fsync) happens beside the computing. The buffers
-between the two are few, and nothing waits for the disk: a block that finds no free buffer is taken out later, since
-its rows stay in the cache. Only a recurrent state, which the next token overwrites, is waited for.
+between the two are few, and nothing waits for the disk before the answer is out: a block that finds no free buffer is
+taken out later, since its rows stay in the cache. A recurrent state, which the next token overwrites, gets a buffer of
+its own. At the end the writer is waited for, but not for ever, and not longer than the user likes (Ctrl-C).
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -16,12 +18,17 @@ from dataclasses import dataclass
 from llmcli.cache_store.keys import BLOCK_TOKENS, Fingerprint
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.store import PrefixStore
+from llmcli.engine.interrupt import StopFlag
 from llmcli.engine.kv_layout import Structure
 from llmcli.engine.session import Session
 from llmcli.engine.state_io import ExportFailedError, StateMover
 
 _BUFFERS = 3
 _PREVIEW_TOKENS = 48
+# How long the end of a run waits for the disk: for an answer that is complete, for one that Ctrl-C ended, and once
+# Ctrl-C was pressed while waiting.
+_PATIENCE_S, _INTERRUPTED_S, _LEAVE_S = 60.0, 5.0, 0.5
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,24 @@ def plan_spans(start: int, end: int, states: Sequence[int], *, exact_end: int) -
     return spans
 
 
+class _Patience:
+    """How long to wait; a Ctrl-C that comes while waiting cuts it short."""
+
+    def __init__(self, stop: StopFlag, wait_s: float | None = None) -> None:
+        self._stop = stop
+        self._was_stopped = stop.is_set()
+        if wait_s is None:
+            wait_s = _INTERRUPTED_S if self._was_stopped else _PATIENCE_S
+        self._until_s = time.monotonic() + wait_s
+
+    def is_left(self) -> bool:
+        """Whether to go on waiting."""
+        now_s = time.monotonic()
+        if self._stop.is_set() and not self._was_stopped:
+            self._was_stopped, self._until_s = True, min(self._until_s, now_s + _LEAVE_S)
+        return now_s < self._until_s
+
+
 @dataclass(slots=True)
 class _Job:
     span: Span
@@ -56,7 +81,11 @@ class _Job:
 
 
 class Saver:
-    """Saves the spans of one prompt, in order, behind `parent`. `pump` in the engine's thread, `finish` at the end."""
+    """Saves the spans of one prompt, in order, behind `parent`. `pump` in the engine's thread, `finish` at the end.
+
+    refused   why the chain ends early, None where it does not
+    bug       what went wrong in the writer thread that nobody thought of
+    """
 
     def __init__(
         self,
@@ -79,30 +108,43 @@ class Saver:
         self.writing_s = 0.0
         self.saved_end = parent.end_tokens if parent else 0
         self.refused: str | None = None
+        self.bug: Exception | None = None
 
-    def pump(self, *, wait: bool = False) -> None:
-        """Take out what has been computed, as far as there are free buffers; with `wait` all of it."""
+    def pump(self) -> None:
+        """Take out what has been computed, as far as there are free buffers."""
+        self._pump(None)
+
+    def _pump(self, patience: _Patience | None) -> None:
         while self._waiting and not self._stopped and self._waiting[0].end <= len(self._session.tokens):
-            if not self._session.is_whole:
+            span = self._waiting[0]
+            if not self._holds(span):
                 self._stopped = True
                 return
-            span = self._waiting[0]
-            mover = self._buffer(wait=wait or span.state)
+            mover = self._buffer(span, patience)
             if mover is None:
                 return
             self._waiting.pop(0)
             self._take_out(span, mover)
 
-    def _buffer(self, *, wait: bool) -> StateMover | None:
+    def _holds(self, span: Span) -> bool:
+        """Whether the session still holds these tokens of this prompt, computed behind all that comes before them."""
+        session, tokens = self._session, self._ids[span.start : span.end]
+        return session.is_whole and session.tokens[span.start : span.end] == list(tokens)
+
+    def _buffer(self, span: Span, patience: _Patience | None) -> StateMover | None:
         if self._thread is None:
             for _ in range(_BUFFERS):
                 self._free.put(StateMover(self._session.context, self._structure))
             self._thread = threading.Thread(target=self._write, name="prefix store", daemon=True)
             self._thread.start()
-        try:
-            return self._free.get(block=wait)
-        except queue.Empty:
-            return None
+        with contextlib.suppress(queue.Empty):
+            return self._free.get(block=False)
+        if span.state:
+            return StateMover(self._session.context, self._structure)
+        while patience and patience.is_left() and self._thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                return self._free.get(timeout=_POLL_S)
+        return None
 
     def _take_out(self, span: Span, mover: StateMover) -> None:
         tokens = self._ids[span.start : span.end]
@@ -120,33 +162,56 @@ class Saver:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def _write(self) -> None:
-        """The writer thread: a block that is refused ends the chain, since what follows could not be found."""
+        """The writer thread."""
+        try:
+            self._write_jobs()
+        except Exception as error:  # noqa: BLE001  # the boundary of this thread: a bug here must not cost the answer
+            self.bug, self.refused, self._stopped = error, "an internal error", True
+
+    def _write_jobs(self) -> None:
+        """A block that is refused ends the chain, since what follows could not be found."""
         while job := self._jobs.get():
             begun = time.perf_counter()
             if self.refused is None:
-                stored = self._store.put(
-                    self._fingerprint,
-                    self._parent,
-                    self._ids[job.span.start : job.span.end],
-                    job.parts,
-                    preview=job.preview,
-                    exact=job.span.exact,
-                )
-                if stored.ref is None:
-                    self.refused, self._stopped = stored.refused or "refused", True
-                else:
-                    self._parent, self.saved_end = stored.ref, stored.ref.end_tokens
-                    self.written_bytes += stored.written_bytes
+                self._put(job)
             job.parts = {}
             self._free.put(job.mover)
             self.writing_s += time.perf_counter() - begun
         self._store.flush()
 
-    def finish(self, timeout_s: float) -> bool:
-        """Write what is left, for at most so long; False where the writer was left behind."""
-        self.pump(wait=True)
+    def _put(self, job: _Job) -> None:
+        stored = self._store.put(
+            self._fingerprint,
+            self._parent,
+            self._ids[job.span.start : job.span.end],
+            job.parts,
+            preview=job.preview,
+            exact=job.span.exact,
+        )
+        if stored.ref is None:
+            self.refused, self._stopped = stored.refused or "refused", True
+        else:
+            self._parent, self.saved_end = stored.ref, stored.ref.end_tokens
+            self.written_bytes += stored.written_bytes
+
+    def finish(self) -> bool:
+        """Write what is left, as long as it is worth waiting for; False where the writer was left behind."""
+        patience = _Patience(self._session.context.stop)
+        self._pump(patience)
+        return self._end(patience)
+
+    def leave(self) -> bool:
+        """The same after an error: what is taken out already is written, and nothing is waited for but a moment."""
+        return self._end(_Patience(self._session.context.stop, _LEAVE_S))
+
+    def _end(self, patience: _Patience) -> bool:
+        self._stopped = True
         if self._thread is None:
             return True
         self._jobs.put(None)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        while self._thread.is_alive() and patience.is_left():
+            self._thread.join(_POLL_S)
+        if self._thread.is_alive():
+            self.refused = "left behind"  # a block in the middle of being written may still get its name
+            return False
+        return True

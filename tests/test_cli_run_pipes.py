@@ -84,7 +84,7 @@ def test_a_slow_reader_behind_a_non_blocking_pipe(ticking: Path) -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     os.set_blocking(writer, False)
-    command = [SCRIPT, "run", "-t", "1", "-m", ticking, "-n", "3000", "hi"]
+    command: list[str | Path] = [SCRIPT, "run", "-t", "1", "-m", ticking, "-n", "3000", "hi"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE) as child:
         os.close(writer)
         time.sleep(1)

@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_bytes_however_they_come_out(run_cli: RunCl
 
 
 def test_a_log_piped_in_is_summarised(run_cli: RunCli, smollm2_path: Path) -> None:
-    done = run_cli("run", "-t", "1", "-m", smollm2_path, "--temp", "0", "-n", "40", "Summarise", stdin=COMMITS)
+    done = run_cli("run", "-t", "1", "-m", smollm2_path, "--temp", "0", "-n", "24", "Summarise", stdin=COMMITS)
     assert (done.code, done.err) == (0, "")
     assert done.stdout.count(b"\n") >= 1 and done.stdout.endswith(b"\n")
     assert len(done.out.split()) > 10
@@ -81,7 +81,7 @@ def test_a_base_model(run_cli: RunCli, gemma3_path: Path) -> None:
     common = ("run", "-t", "1", "-m", gemma3_path, "--temp", "0", "-n", "4")
     done = run_cli(*common, "--raw", "The capital of France is")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(" Paris")
+    assert done.out == " the capital of the\n"  # what llama-cpp-python's own Llama class says
     done = run_cli(*common, "--json", "The capital of France is")
     assert done.code == 0
     assert "this model has no chat template (a base model?)" in done.err

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,60 +12,13 @@ from typing import Any
 import pytest
 
 from llmcli.base.settings import load
-from llmcli.cache_store.policy import Policy
 from llmcli.engine.context import Rope
-from llmcli.engine.engine import Engine
-from llmcli.engine.prefix import CacheOptions, CacheReport, open_prefix_cache
-from tests.fixtures.engines import open_tiny_engine
-
-KINDS = ["plain", "iswa", "hybrid", "mamba"]
-CONTEXT = {"n_ctx": 2048}
-
-
-def tokens(count: int, *, seed: int = 1) -> list[int]:
-    return random.Random(seed).choices(range(64), k=count)
-
-
-P1 = [*tokens(500), *tokens(40, seed=2)]
-P2 = [*tokens(500), *tokens(33, seed=3)]
-P3 = tokens(250)
-BOUNDARIES = (100, 500)
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> CacheOptions:
-    return CacheOptions(folder=tmp_path / "store", policy=Policy(max_bytes=1 << 30, min_free_bytes=0))
-
-
-def cold(engine: Engine, ids: Sequence[int]) -> bytes:
-    engine.session.cut(0)
-    engine.session.prefill(ids)
-    logits = bytes(engine.context.logits())
-    engine.session.cut(0)
-    return logits
-
-
-def warm(engine: Engine, ids: Sequence[int], options: CacheOptions) -> tuple[bytes, CacheReport]:
-    """The logits of `ids` as a run with the store gets them, and what the store reports."""
-    warnings: list[str] = []
-    engine.session.cut(0)
-    with open_prefix_cache(engine, options, load(), warnings.append) as prefix:
-        assert prefix is not None, warnings
-        prefix.restore(ids, BOUNDARIES)
-        restored = len(engine.session.tokens)
-        assert restored == prefix.report.restored_tokens
-        engine.session.prefill(ids[restored:], cuts=prefix.cuts, on_progress=prefix.advance)
-        prefix.prefilled()
-        logits = bytes(engine.context.logits())
-        prefix.finish(1000.0, len(ids) - restored)
-        return logits, prefix.report
-
-
-@contextlib.contextmanager
-def tiny(path: Path, **changes: Any) -> Iterator[Engine]:
-    with open_tiny_engine(path, **{**CONTEXT, **changes}) as engine:
-        yield engine
-
+from llmcli.engine.model import Lora
+from llmcli.engine.prefix import open_prefix_cache
+from llmcli.engine.prefix_report import CacheOptions
+from tests.fixtures.lora import write_key_lora
+from tests.fixtures.random_models import HEAD_DIM, KV_HEADS, WIDTH
+from tests.prefix_case import KINDS, P1, P2, P3, block_files, cold, store_options, tiny, tokens, warm  # noqa: F401
 
 VARIANTS = [
     pytest.param(kind, kv_type, flash, id=f"{kind}-{kv_type}-{flash}")
@@ -116,23 +68,6 @@ def test_an_entry_survives_being_read(random_model: Callable[[str], Path], optio
     assert [report.written_bytes for _, report in first] == [0, 0, 0]
 
 
-def test_what_is_not_tested_is_not_trusted(random_model: Callable[[str], Path], options: CacheOptions) -> None:
-    """A first run that was stopped before its self-test: the second computes and tests, the third restores."""
-    with tiny(random_model("plain")) as engine:
-        with open_prefix_cache(engine, options, load(), print) as prefix:
-            assert prefix is not None
-            prefix.restore(P1)
-            engine.session.prefill(P1, on_progress=prefix.advance)
-            prefix.prefilled()
-            engine.stop.set()
-            prefix.finish(None, 0)
-        engine.stop.clear()
-        _, second = warm(engine, P1, options)
-        _, third = warm(engine, P1, options)
-    assert (second.restored_tokens, second.miss_reason) == (0, "nothing_stored")
-    assert third.restored_tokens == 512
-
-
 def test_max_reuses_to_the_last_token(random_model: Callable[[str], Path], options: CacheOptions) -> None:
     most = replace(options, mode="max")
     with tiny(random_model("plain")) as engine:
@@ -155,9 +90,9 @@ def test_readonly_writes_nothing(random_model: Callable[[str], Path], options: C
 
 
 def test_off_opens_nothing(random_model: Callable[[str], Path], options: CacheOptions) -> None:
-    with tiny(random_model("plain")) as engine:
-        with open_prefix_cache(engine, replace(options, mode="off"), load(), print) as prefix:
-            assert prefix is None
+    off = replace(options, mode="off")
+    with tiny(random_model("plain")) as engine, open_prefix_cache(engine, off, load(), print) as prefix:
+        assert prefix is None
     assert options.folder is not None
     assert not options.folder.exists()
 
@@ -166,8 +101,12 @@ def test_off_opens_nothing(random_model: Callable[[str], Path], options: CacheOp
     ("changes", "reason"),
     [
         ({"content_id": "c" * 64}, "other_model"),
+        ({"build": "c" * 64}, "other_build"),
         ({"type_k": "q8_0", "type_v": "q8_0"}, "other_kv_type"),
         ({"rope": Rope(freq_base=5000.0)}, "other_settings"),
+        ({"rope": Rope(freq_scale=0.5)}, "other_settings"),
+        ({"rope": Rope(scaling="yarn", freq_scale=0.5, yarn_orig_ctx=1024)}, "other_settings"),
+        ({"n_ubatch": 100}, "other_settings"),
         ({"flash_attn": "off"}, "other_settings"),
     ],
 )
@@ -190,6 +129,42 @@ def test_another_salt_finds_nothing(random_model: Callable[[str], Path], options
     assert (other.restored_tokens, same.restored_tokens) == (0, 512)
 
 
+def test_a_lora_of_another_scale_is_another_model(
+    random_model: Callable[[str], Path], options: CacheOptions, tmp_path: Path
+) -> None:
+    """Keys of every layer differ by it, so blocks of one must never be restored under the other."""
+    lora = write_key_lora(tmp_path / "l.gguf", width=WIDTH, keys=KV_HEADS * HEAD_DIM, layers=2)
+    other = write_key_lora(tmp_path / "m.gguf", width=WIDTH, keys=KV_HEADS * HEAD_DIM, layers=1)
+    variants: list[list[Lora]] = [
+        [], [Lora(lora)], [Lora(lora, 0.5)], [Lora(lora, 0.50000001)], [Lora(other)], [Lora(lora), Lora(other)]
+    ]  # fmt: skip
+    seen = []
+    for loras in variants:
+        with tiny(random_model("plain"), loras=loras) as engine:
+            expected = cold(engine, P1)
+            first, second = warm(engine, P1, options), warm(engine, P1, options)
+        assert (first[0], second[0]) == (expected, expected)
+        assert (first[1].restored_tokens, second[1].restored_tokens) == (0, 512)
+        assert first[1].miss_reason == ("other_settings" if loras else "nothing_stored")
+        seen.append(expected)
+    assert len({*seen}) == 5  # 0.5 and 0.50000001 are the same float32; all others give other answers
+
+
+def test_reuse_to_the_last_token_leaves_nothing_that_passes_for_exact(
+    random_model: Callable[[str], Path], options: CacheOptions
+) -> None:
+    """A run that goes on off the grid computes other bits: what it saves is not for runs that want exact ones."""
+    long = [*P1[:530], *tokens(400, seed=5)]
+    with tiny(random_model("plain")) as engine:
+        expected = cold(engine, long)
+        warm(engine, P1, replace(options, mode="max"))
+        _, most = warm(engine, long, replace(options, mode="max"))
+        exact, after = warm(engine, long, options)
+        again, last = warm(engine, long, options)
+    assert (most.restored_tokens, after.restored_tokens, last.restored_tokens) == (530, 512, 896)
+    assert (exact, again) == (expected, expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_block_gives_the_cold_answer(
     kind: str, random_model: Callable[[str], Path], options: CacheOptions
@@ -199,17 +174,17 @@ def test_a_damaged_block_gives_the_cold_answer(
     with tiny(random_model(kind)) as engine:
         expected = cold(engine, P1)
         warm(engine, P1, options)
-        assert options.folder is not None
         for _ in range(12):
-            files = sorted(options.folder.rglob("*.kv"))
-            victim = draw.choice(files)
+            victim = draw.choice(block_files(options))
             data = bytearray(victim.read_bytes())
             data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
             os.chmod(victim, 0o600)
             victim.write_bytes(data)
-            logits, report = warm(engine, P1, options)
+            warnings: list[str] = []
+            logits, report = warm(engine, P1, options, warnings)
             assert logits == expected
             assert report.restored_tokens <= 512
+            assert len(warnings) <= 1
         assert warm(engine, P1, options)[1].restored_tokens == 512  # everything was saved again on the way
 
 

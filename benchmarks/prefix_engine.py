@@ -16,7 +16,8 @@ from benchmarks.prefix_peers import PeerCaches
 from benchmarks.prefix_rows import BenchError, Row, disk_bytes, in_turns, ratios, say, written_by_process
 from llmcli.base.settings import Settings
 from llmcli.engine.engine import Engine
-from llmcli.engine.prefix import CacheOptions, CacheReport, open_prefix_cache
+from llmcli.engine.prefix import open_prefix_cache
+from llmcli.engine.prefix_report import CacheOptions, CacheReport
 
 GRID_TOKENS = 64
 # Words of one or two tokens in most vocabularies: a text of any length, and another one for every seed.

@@ -99,12 +99,17 @@ def _with_parts_of(block: NewBlock, known: BlockHeader, path: Path) -> NewBlock:
 
 
 def _known(path: Path, block: NewBlock) -> BlockHeader | None:
-    """The header of the block if it is stored already; a file that is not this block is as good as none."""
+    """The header of the block if it is stored already; a file that is not this block is as good as none.
+
+    Its bytes are checked, too: this run computed them, perhaps because something was damaged, and can write them again.
+    """
     try:
         header, _ = read_header(path)
+        sizes = {name: read_part(path, block.key, name).nbytes for name in header.parts if name in block.parts}
     except (FileNotFoundError, DamagedError):
         return None
-    return header if (header.key, header.tokens) == (block.key, block.tokens) else None
+    same = (header.key, header.tokens) == (block.key, block.tokens)
+    return header if same and all(sizes[name] == block.parts[name].nbytes for name in sizes) else None
 
 
 def _adopt(context: Context, header: BlockHeader, path: Path) -> Stored:

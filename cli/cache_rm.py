@@ -101,7 +101,8 @@ Examples:
   llmcli cache prune --old-builds
 
 \b
-Exit status: 0 done, 2 usage or not confirmed, 3 no such model, 1 anything else.""",
+Exit status: 0 done, 2 usage or not confirmed, 3 no such model,
+1 anything else.""",
 )
 @option("--max", type=Size(), metavar="SIZE", help="Remove until no more than this is left, as 4G.")
 @option("--unused", "--ttl", type=Duration(), metavar="DURATION", help="Remove what was not used for so long, as 30d.")

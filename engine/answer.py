@@ -180,6 +180,7 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
         begun = time.perf_counter()
         prompt = _prompt(engine, request, reporter)
         tokenize_s = time.perf_counter() - begun
+        shifts = _Shifts(reporter)
         with (
             Sampler(request.sampling, engine.model.tokenizer, engine.context.n_ctx) as sampler,
             _prefix_cache(engine, request.cache, prompt, settings, reporter) as prefix,
@@ -198,9 +199,7 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
                 on_prefilled=prefix.prefilled if prefix else None,
                 max_tokens=request.max_tokens,
                 shift_keep=_keep(engine.model.tokenizer) if request.overflow == "shift" else None,
-                on_shift=lambda count: reporter.notify(
-                    f"the context is full: the oldest {count:,} tokens were dropped"
-                ),
+                on_shift=shifts.tell,
                 started_s=begun,
             )
             run.timings.load_s, run.timings.tokenize_s = engine.load_s, tokenize_s
@@ -208,6 +207,7 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
             result = Answer(engine, request, prompt, run, prefix)
             yield result
             result.settle()
+        shifts.sum_up()
 
 
 def _prefix_cache(
@@ -272,6 +272,27 @@ def choose_template(
             "--raw completes plain text, --chat-template names another"
         )
     return ChatTemplate(source, bos_text=bos, eos_text=eos, name=name)
+
+
+class _Shifts:
+    """Says which tokens the context lost: the first time at once, then their sum behind the answer, because a line for
+    each would cut the answer to pieces.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter, self._counts = reporter, list[int]()
+
+    def tell(self, count: int) -> None:
+        """The oldest `count` tokens are dropped."""
+        self._counts.append(count)
+        if len(self._counts) == 1:
+            self._reporter.notify(f"the context is full: the oldest {format_count(count, 'token')} were dropped")
+
+    def sum_up(self) -> None:
+        """The answer is there."""
+        if len(self._counts) > 1:
+            total = format_count(sum(self._counts), "token")
+            self._reporter.notify(f"the context was full {len(self._counts):,} times: {total} were dropped in all")
 
 
 def _keep(tokenizer: Tokenizer) -> int:

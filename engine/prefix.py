@@ -112,6 +112,7 @@ class PrefixCache:
         self._note_miss(match)
         if match.blocks and self.grid_tokens is None:
             self._trust.test_first(self._restorer, ids, match)
+            match = self._restorer.match(ids[:-1])  # a damaged block may have gone
         self._states = self._state_positions(boundaries)
         if match.blocks and self._trust.allows_restoring(inexact=self._options.mode == "max", report=self.report):
             begun = time.perf_counter()

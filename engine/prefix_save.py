@@ -2,8 +2,8 @@
 
 Taking a block out is a memory copy; writing it (checksum, file, fsync) happens beside the computing. The buffers
 between the two are few, and nothing waits for the disk before the answer is out: a block that finds no free buffer is
-taken out later, since its rows stay in the cache. A recurrent state, which the next token overwrites, gets a buffer of
-its own. At the end the writer is waited for, but not for ever, and not longer than the user likes (Ctrl-C).
+taken out later, since its rows stay in the cache. A recurrent state, which the next token overwrites, is set aside
+then. At the end the writer is waited for, but not for ever, and not longer than the user likes (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmcli.cache_store.keys import BLOCK_TOKENS, Fingerprint
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.store import PrefixStore
 from llmcli.engine.interrupt import StopFlag
-from llmcli.engine.kv_layout import Structure
+from llmcli.engine.kv_layout import STATE, Structure
 from llmcli.engine.session import Session
 from llmcli.engine.state_io import ExportFailedError, StateMover
 
@@ -103,6 +103,8 @@ class Saver:
         self._free: queue.SimpleQueue[StateMover] = queue.SimpleQueue()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._aside: StateMover | None = None
+        self._states: dict[int, bytes] = {}  # set aside, by the position that they stand at
         self._stopped = False
         self.written_bytes = 0
         self.writing_s = 0.0
@@ -120,8 +122,9 @@ class Saver:
             if not self._holds(span):
                 self._stopped = True
                 return
-            mover = self._buffer(span, patience)
+            mover = self._buffer(patience)
             if mover is None:
+                self._set_states_aside()
                 return
             self._waiting.pop(0)
             self._take_out(span, mover)
@@ -131,7 +134,7 @@ class Saver:
         session, tokens = self._session, self._ids[span.start : span.end]
         return session.is_whole and session.tokens[span.start : span.end] == list(tokens)
 
-    def _buffer(self, span: Span, patience: _Patience | None) -> StateMover | None:
+    def _buffer(self, patience: _Patience | None) -> StateMover | None:
         if self._thread is None:
             for _ in range(_BUFFERS):
                 self._free.put(StateMover(self._session.context, self._structure))
@@ -139,22 +142,38 @@ class Saver:
             self._thread.start()
         with contextlib.suppress(queue.Empty):
             return self._free.get(block=False)
-        if span.state:
-            return StateMover(self._session.context, self._structure)
         while patience and patience.is_left() and self._thread.is_alive():
             with contextlib.suppress(queue.Empty):
                 return self._free.get(timeout=_POLL_S)
         return None
 
+    def _set_states_aside(self) -> None:
+        """Copy the state that a waiting block ends with and the next token overwrites."""
+        position = len(self._session.tokens)
+        for span in self._waiting:
+            if span.state and span.end == position and position not in self._states and self._holds(span):
+                self._aside = self._aside or StateMover(self._session.context, self._structure)
+                if parts := self._export(span, self._aside, state=True):
+                    self._states[position] = bytes(parts[STATE])
+
     def _take_out(self, span: Span, mover: StateMover) -> None:
-        tokens = self._ids[span.start : span.end]
+        aside = self._states.pop(span.end, None)
+        parts = self._export(span, mover, state=span.state and aside is None)
+        if parts is None:
+            return
+        if aside:
+            parts[STATE] = memoryview(aside)
+        self._jobs.put(_Job(span, parts, mover, self._preview(self._ids[span.start : span.end])))
+
+    def _export(self, span: Span, mover: StateMover, *, state: bool) -> dict[str, memoryview] | None:
+        """The parts of a block, none where it has neither rows nor a state; None, and the chain ends, on failure."""
+        if self._structure.attention is None and not state:
+            return {}
         try:
-            stateless = self._structure.attention is None and not span.state
-            parts = {} if stateless else mover.export(span.start, tokens, state=span.state)
+            return mover.export(span.start, self._ids[span.start : span.end], state=state)
         except ExportFailedError as error:
             self._stopped, self.refused = True, error.message
-            return
-        self._jobs.put(_Job(span, parts, mover, self._preview(tokens)))
+            return None
 
     def _preview(self, tokens: Sequence[int]) -> str:
         tokenizer = self._session.context.model.tokenizer

@@ -172,19 +172,19 @@ def _cut(
     request: PromptRequest, body: str, tokenizer: Tokenizer, *, n_ctx: int, max_tokens: int | None, policy: Overflow
 ) -> BuiltPrompt:
     """Take text out of the body, in the middle or at its start, until the rest leaves room for an answer."""
-    shorten = _without_middle if policy == "middle" else _tail
+    shorten, gap, where = (_without_middle, _GAP, "middle") if policy == "middle" else (_tail, "", "start")
+    least = len(tokenizer.tokenize(gap, parse_special=False)) + 1
     answer = n_ctx // _ANSWER_SHARE if max_tokens is None else min(max_tokens, n_ctx // 2)
     frame = len(_build(request, "", tokenizer).ids)
     allowed = n_ctx - max(answer, 1) - frame
     for _ in range(_MOST_TRIES):
-        if allowed < 1:
+        if allowed < least:
             break
         kept = shorten(body, allowed, tokenizer)
         built = _build(request, kept, tokenizer)
         if len(built.ids) <= n_ctx - max(answer, 1):
-            where = "from the middle" if policy == "middle" else "from the start"
-            lost = len(body) - len(kept.replace(_GAP, "", 1) if policy == "middle" else kept)
-            note = f"the prompt did not fit: {lost:,} of its {len(body):,} characters were dropped {where}"
+            lost = len(body) - (len(kept) - len(gap))
+            note = f"the prompt did not fit: {lost:,} of its {len(body):,} characters were dropped from the {where}"
             return replace(built, notes=(*built.notes, note))
         allowed -= len(built.ids) - (n_ctx - max(answer, 1))
     raise ContextOverflowError(
@@ -195,9 +195,7 @@ def _cut(
 
 def _without_middle(body: str, allowed: int, tokenizer: Tokenizer) -> str:
     room = allowed - len(tokenizer.tokenize(_GAP, parse_special=False))
-    if room < 2:
-        return _tail(body, allowed, tokenizer)
-    head = _longest(lambda n: body[:n], len(body), room // 2, tokenizer)
+    head = _longest(lambda n: body[:n], len(body), room // 2, tokenizer) if room > 1 else ""
     return head + _GAP + _tail(body[len(head) :], room - room // 2, tokenizer)
 
 

@@ -47,22 +47,24 @@ def known_engine(llmcli_home: Path, engine_memo: Path) -> None:
 
 
 class Answer:
-    """Calls `llmcli run -t 1 -m MODEL …` in this process, which takes a tenth of the time, and expects exit code 0."""
+    """Calls `llmcli run -t 1 -m MODEL …` in this process, a tenth of the time of a new one, and expects exit code 0."""
 
     def __init__(self, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
         self._captured, self._monkeypatch = capfdbinary, monkeypatch
 
-    def run(self, *args: str | Path, stdin: str | None = None, env: Mapping[str, str] | None = None) -> Completed:
-        """Any command line and any exit code."""
+    def run(
+        self, *args: str | Path, stdin: str | bytes | None = None, env: Mapping[str, str] | None = None
+    ) -> Completed:
+        """`llmcli run -t 1` with any arguments and any exit code."""
         with self._monkeypatch.context() as patch, _as_stdin(stdin):
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
-            code = call([str(arg) for arg in args])
+            code = call(["run", "-t", "1", *map(str, args)])
         out, err = self._captured.readouterr()
         return Completed(code, out, err, 0.0, 0)
 
     def __call__(self, model: Path, *args: str | Path, **options: Any) -> Completed:
-        done = self.run("run", "-t", "1", "-m", model, *args, **options)
+        done = self.run("-m", model, *args, **options)
         assert done.code == 0, done.err
         return done
 
@@ -75,14 +77,14 @@ class Answer:
 
 
 @contextlib.contextmanager
-def _as_stdin(text: str | None) -> Iterator[None]:
-    """Descriptor 0 reads `text`; as pytest left it, the null device, where it is None."""
-    if text is None:
+def _as_stdin(data: str | bytes | None) -> Iterator[None]:
+    """Descriptor 0 reads `data`; as pytest left it, the null device, where it is None."""
+    if data is None:
         yield
         return
     kept = os.dup(0)
     with tempfile.TemporaryFile() as file:
-        file.write(text.encode())
+        file.write(data.encode() if isinstance(data, str) else data)
         file.seek(0)
         os.dup2(file.fileno(), 0)
         try:

@@ -142,9 +142,9 @@ def test_defaults_in_the_environment_and_the_config(answer: Answer, hello: Path,
 
 
 def test_the_model_of_the_environment(answer: Answer, hello: Path) -> None:
-    done = answer.run("run", "-t", "1", "hi", env={"LLMCLI_MODEL": str(hello)})
+    done = answer.run("hi", env={"LLMCLI_MODEL": str(hello)})
     assert (done.code, done.out) == (0, "Hello world\n")
-    assert "no such file: " in refused(answer.run("run", "-m", "./no.gguf", "hi", env={"LLMCLI_MODEL": str(hello)}), 3)
+    assert "no such file: " in refused(answer.run("-m", "./no.gguf", "hi", env={"LLMCLI_MODEL": str(hello)}), 3)
 
 
 # ---- any arguments ---------------------------------------------------------------------------------------------------

@@ -100,10 +100,10 @@ def test_length(answer: Answer, ticking: Path, hello: Path) -> None:
     found = answer.json(ticking, "-n", "5", "hi")
     assert (found["text"], found["finish_reason"]) == ("tick tock\ntick tock", "length")
     assert found["usage"]["completion_tokens"] == 5
-    done = answer.run("run", "-t", "1", "-m", ticking, "-n", "5", "--fail-on-length", "hi")
+    done = answer.run("-m", ticking, "-n", "5", "--fail-on-length", "hi")
     assert (done.code, done.out) == (5, "tick tock\ntick tock\n")
     assert done.err == "error: the answer was cut after 5 tokens (a larger -n or -c)\n"
-    done = answer.run("run", "-t", "1", "-m", ticking, "-n", "5", "--fail-on-length", "--json", "hi")
+    done = answer.run("-m", ticking, "-n", "5", "--fail-on-length", "--json", "hi")
     assert (done.code, json.loads(done.out)["text"]) == (5, "tick tock\ntick tock")
     assert answer(hello, "--fail-on-length", "hi").out == "Hello world\n"
 
@@ -118,7 +118,9 @@ def test_an_answer_that_reaches_the_end_of_the_context(answer: Answer, ticking: 
 def test_an_answer_that_shifts_the_context_goes_on(answer: Answer, ticking: Path) -> None:
     done = answer(ticking, "-c", "256", "-n", "600", "--on-overflow", "shift", "hi")
     assert done.out == "tick tock\n" * 200
-    assert done.err == "the context is full: the oldest 128 tokens were dropped\n"
+    first, in_all = done.err.splitlines()
+    assert first == "the context is full: the oldest 128 tokens were dropped"
+    assert in_all == "the context was full 3 times: 384 tokens were dropped in all"
     assert answer(ticking, "-q", "-c", "256", "-n", "600", "--on-overflow", "shift", "hi").err == ""
 
 

@@ -10,36 +10,21 @@ from typing import Any
 
 import pytest
 
-from llmcli.cli.main import call
-from tests.cli_run_case import engine_memo, known_engine, refused  # noqa: F401  # fixtures
+from tests.cli_run_case import Answer, engine_memo, in_process, known_engine, refused  # noqa: F401  # fixtures
 from tests.conftest import RunCli
-from tests.fixtures.cli_process import Completed
 
 FRAME_TOKENS = 19  # <|im_start|> user \n … <|im_end|> \n <|im_start|> assistant \n, a letter being a token of its own
 MOST_S, MOST_BYTES = 10.0, 1 << 30
 
 
-class Refuse:
-    """Calls `llmcli run -t 1 …` in this process: quick, for what fails before a model is opened."""
-
-    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
-        self._capfd = capfd
-
-    def __call__(self, *args: str | Path) -> str:
-        """The one line of a usage error."""
-        code = call(["run", "-t", "1", *map(str, args)])
-        out, err = self._capfd.readouterr()
-        return refused(Completed(code, out.encode(), err.encode(), 0.0, 0), 2)
-
-
-@pytest.fixture
-def usage_error(capfd: pytest.CaptureFixture[str]) -> Refuse:
-    return Refuse(capfd)
-
-
 @pytest.fixture
 def hello(scripted_model: Callable[..., Path]) -> Path:
     return scripted_model(["Hello", " world"])
+
+
+def usage_error(answer: Answer, *args: str | Path) -> str:
+    """The one line of a command line that is refused with exit code 2."""
+    return refused(answer.run(*args), 2)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -95,8 +80,8 @@ def hello(scripted_model: Callable[..., Path]) -> Path:
         ("-n", "Option '-n' requires an argument"),
     ],
 )
-def test_arguments_out_of_range(args: str, expected: str, usage_error: Refuse, hello: Path) -> None:
-    assert expected in usage_error("-m", hello, "hi", *args.split())
+def test_arguments_out_of_range(args: str, expected: str, answer: Answer, hello: Path) -> None:
+    assert expected in usage_error(answer, "-m", hello, "hi", *args.split())
 
 
 @pytest.mark.parametrize(
@@ -110,18 +95,18 @@ def test_arguments_out_of_range(args: str, expected: str, usage_error: Refuse, h
         ("root ::= root", "root"),
     ],
 )
-def test_a_grammar_that_does_not_parse(grammar: str, expected: str, usage_error: Refuse, tmp_path: Path) -> None:
-    line = usage_error("--grammar", grammar, "hi")
+def test_a_grammar_that_does_not_parse(grammar: str, expected: str, answer: Answer, tmp_path: Path) -> None:
+    line = usage_error(answer, "--grammar", grammar, "hi")
     assert line.startswith("error: --grammar")
     assert expected in line
     file = tmp_path / "rules.gbnf"
     file.write_text(grammar)
-    line = usage_error("--grammar-file", file, "hi")
+    line = usage_error(answer, "--grammar-file", file, "hi")
     assert line.startswith(f"error: {file}")
     assert expected in line
 
 
-def test_arguments_that_only_the_model_can_judge(run_cli: RunCli, hello: Path) -> None:
+def test_arguments_that_only_the_model_can_judge(answer: Answer, hello: Path) -> None:
     for args, code, expected in (
         ("-t 100000", 2, "-t 100000 is out of range: expected 1 to 512"),
         ("-l 999999+1", 2, "-l 999999: this model's token ids end at 262"),
@@ -130,8 +115,8 @@ def test_arguments_that_only_the_model_can_judge(run_cli: RunCli, hello: Path) -
         ("--chat-template nope", 2, "nope is neither a known template nor a file"),
         (f"--lora {hello}", 3, "LoRA"),
     ):
-        assert expected in refused(run_cli("run", "-t", "1", "-m", hello, "hi", *args.split()), code)
-    line = refused(run_cli("run", "-t", "1", "-m", hello, "hi", "-c", "2000000000"), 6)
+        assert expected in refused(answer.run("-m", hello, "hi", *args.split()), code)
+    line = refused(answer.run("-m", hello, "hi", "-c", "2000000000"), 6)
     assert all(word in line for word in ("GiB free", "-c ", "-ctk q8_0"))
 
 
@@ -145,37 +130,37 @@ def test_the_least_that_llama_cpp_can_do(run_cli: RunCli, hello: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", "-1", "warm"])
-def test_a_bad_value_says_where_it_stands(value: str, usage_error: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_value_says_where_it_stands(value: str, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLMCLI_TEMP", value)
-    assert ", from LLMCLI_TEMP (see llmcli run --help)" in usage_error("hi")
+    assert ", from LLMCLI_TEMP (see llmcli run --help)" in usage_error(answer, "hi")
 
 
-def test_no_prompt(run_cli: RunCli, usage_error: Refuse, hello: Path) -> None:
+def test_no_prompt(answer: Answer, hello: Path) -> None:
     line = 'error: there is no prompt (try: llmcli run "Why is the sky blue?")'
-    assert usage_error("-m", hello) == line
-    assert usage_error("-m", hello, "") == line
-    assert usage_error("-m", hello, "-") == line
+    assert usage_error(answer, "-m", hello) == line
+    assert usage_error(answer, "-m", hello, "") == line
+    assert usage_error(answer, "-m", hello, "-") == line
     for stdin in ("", " \n\t\n"):
-        assert refused(run_cli("run", "-t", "1", "-m", hello, stdin=stdin), 2) == line
+        assert refused(answer.run("-m", hello, stdin=stdin), 2) == line
 
 
 # ---- what is too long ------------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_that_does_not_fit(run_cli: RunCli, hello: Path, scripted_model: Callable[..., Path]) -> None:
-    line = refused(run_cli("run", "-t", "1", "-m", hello, "-p", "x" * 600), 4)
+def test_a_prompt_that_does_not_fit(answer: Answer, hello: Path, scripted_model: Callable[..., Path]) -> None:
+    line = refused(answer.run("-m", hello, "-p", "x" * 600), 4)
     assert line.startswith("error: the prompt has 619 tokens and the context 512 ")
     assert "--on-overflow middle" in line
     large = scripted_model(["Hello", " world"], n_ctx=2048)
-    line = refused(run_cli("run", "-t", "1", "-m", large, "-c", "512", "-p", "x" * 600), 4)
+    line = refused(answer.run("-m", large, "-c", "512", "-p", "x" * 600), 4)
     assert line == "error: the prompt has 619 tokens and the context 512 (-c 1024, or --on-overflow middle to cut it)"
-    done = run_cli("run", "-t", "1", "-m", large, "-c", "1024", "-p", "x" * 600)
+    done = answer.run("-m", large, "-c", "1024", "-p", "x" * 600)
     assert (done.code, done.out) == (0, "Hello world\n")
 
 
 @pytest.mark.parametrize(("policy", "where"), [("middle", "from the middle"), ("shift", "from the start")])
-def test_a_prompt_that_is_cut_says_so(policy: str, where: str, run_cli: RunCli, hello: Path) -> None:
-    done = run_cli("run", "-t", "1", "-m", hello, "--on-overflow", policy, "--json", "-n", "2", "-p", "x" * 600)
+def test_a_prompt_that_is_cut_says_so(policy: str, where: str, answer: Answer, hello: Path) -> None:
+    done = answer.run("-m", hello, "--on-overflow", policy, "--json", "-n", "2", "-p", "x" * 600)
     assert done.code == 0
     assert done.err.count("\n") == 1
     assert done.err.startswith("the prompt did not fit: ")
@@ -187,9 +172,9 @@ def test_a_prompt_that_is_cut_says_so(policy: str, where: str, run_cli: RunCli, 
     assert usage["prompt_tokens"] == FRAME_TOKENS + 600 - lost + gap_tokens
 
 
-def test_a_system_prompt_is_never_cut(run_cli: RunCli, hello: Path) -> None:
+def test_a_system_prompt_is_never_cut(answer: Answer, hello: Path) -> None:
     for policy in ("middle", "shift"):
-        done = run_cli("run", "-t", "1", "-m", hello, "--on-overflow", policy, "-sys", "s" * 600, "hi")
+        done = answer.run("-m", hello, "--on-overflow", policy, "-sys", "s" * 600, "hi")
         line = refused(done, 4)
         assert "the system prompt and the template alone have 6" in line
         assert "and the context 512" in line
@@ -198,27 +183,27 @@ def test_a_system_prompt_is_never_cut(run_cli: RunCli, hello: Path) -> None:
 # ---- what stdin holds ------------------------------------------------------------------------------------------------
 
 
-def answer_to(run_cli: RunCli, model: Path, stdin: bytes, *args: str) -> tuple[dict[str, Any], str]:
-    done = run_cli("run", "-t", "1", "-m", model, "--raw", "--json", *args, stdin=stdin)
+def answer_to(answer: Answer, model: Path, stdin: bytes, *args: str) -> tuple[dict[str, Any], str]:
+    done = answer.run("-m", model, "--raw", "--json", *args, stdin=stdin)
     assert done.code == 0, done.err
     return json.loads(done.out), done.err
 
 
-def test_stdin_that_is_not_utf8(run_cli: RunCli, hello: Path) -> None:
-    found, err = answer_to(run_cli, hello, b"a\xff\xfeb")
+def test_stdin_that_is_not_utf8(answer: Answer, hello: Path) -> None:
+    found, err = answer_to(answer, hello, b"a\xff\xfeb")
     assert err == "warning: stdin is not UTF-8 at byte 1; wrong bytes were replaced\n"
     assert found["text"] == "Hello world"
     assert found["usage"]["prompt_tokens"] == len("a\ufffd\ufffdb".encode())
 
 
-def test_nul_is_kept(run_cli: RunCli, hello: Path) -> None:
-    with_nul, err = answer_to(run_cli, hello, b"ab\0cd")
+def test_nul_is_kept(answer: Answer, hello: Path) -> None:
+    with_nul, err = answer_to(answer, hello, b"ab\0cd")
     assert err == ""
-    assert with_nul["usage"]["prompt_tokens"] == answer_to(run_cli, hello, b"abXcd")[0]["usage"]["prompt_tokens"] == 5
+    assert with_nul["usage"]["prompt_tokens"] == answer_to(answer, hello, b"abXcd")[0]["usage"]["prompt_tokens"] == 5
 
 
-def test_a_byte_order_mark_is_dropped(run_cli: RunCli, hello: Path) -> None:
-    found, err = answer_to(run_cli, hello, b"\xef\xbb\xbfab")
+def test_a_byte_order_mark_is_dropped(answer: Answer, hello: Path) -> None:
+    found, err = answer_to(answer, hello, b"\xef\xbb\xbfab")
     assert (found["usage"]["prompt_tokens"], err) == (2, "")
 
 
@@ -240,7 +225,7 @@ def test_ten_megabytes_of_stdin_cut_to_fit(run_cli: RunCli, hello: Path) -> None
     assert done.peak_bytes < MOST_BYTES
 
 
-def test_control_tokens_in_a_prompt_are_text(run_cli: RunCli, hello: Path) -> None:
-    done = run_cli("run", "-t", "1", "-m", hello, "--json", "<|im_end|>")
+def test_control_tokens_in_a_prompt_are_text(answer: Answer, hello: Path) -> None:
+    done = answer.run("-m", hello, "--json", "<|im_end|>")
     assert json.loads(done.out)["usage"]["prompt_tokens"] == FRAME_TOKENS + len("<|im_end|>")
-    assert answer_to(run_cli, hello, b"<|im_end|>")[0]["usage"]["prompt_tokens"] == 1
+    assert answer_to(answer, hello, b"<|im_end|>")[0]["usage"]["prompt_tokens"] == 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli_run_case import engine_memo, known_engine, refused  # noqa: F401  # fixtures
+from tests.cli_run_case import Answer, engine_memo, in_process, known_engine, refused  # noqa: F401  # fixtures
 from tests.conftest import RunCli
 from tests.fixtures.cli_process import SCRIPT, run_process
 from tests.fixtures.gguf_edit import ARRAY, STRING, U32, Array, Gguf, Value, load
@@ -68,25 +68,25 @@ def test_a_file_that_is_no_gguf(kind: str, tmp_path: Path) -> None:
     assert bounded(path).startswith(f"error: {expected}")
 
 
-def test_no_such_model(run_cli: RunCli, tmp_path: Path, hello: Path) -> None:
+def test_no_such_model(answer: Answer, tmp_path: Path, hello: Path) -> None:
     (tmp_path / "hello.gguf").write_bytes(hello.read_bytes())
-    assert "no such file: " in refused(run_cli("run", "-m", tmp_path / "nope.gguf", "hi"), 3)
-    assert "did you mean" in refused(run_cli("run", "-m", tmp_path / "helo.gguf", "hi"), 3)
-    assert "no model called nope" in refused(run_cli("run", "-m", "nope", "hi"), 3)
-    assert "owner/nope is not in the Hugging Face cache" in refused(run_cli("run", "-m", "owner/nope", "hi"), 3)
+    assert "no such file: " in refused(answer.run("-m", tmp_path / "nope.gguf", "hi"), 3)
+    assert "did you mean" in refused(answer.run("-m", tmp_path / "helo.gguf", "hi"), 3)
+    assert "no model called nope" in refused(answer.run("-m", "nope", "hi"), 3)
+    assert "owner/nope is not in the Hugging Face cache" in refused(answer.run("-m", "owner/nope", "hi"), 3)
 
 
-def test_a_directory(run_cli: RunCli, tmp_path: Path) -> None:
-    assert f"no model in the folder {tmp_path}" in refused(run_cli("run", "-m", tmp_path, "hi"), 3)
+def test_a_directory(answer: Answer, tmp_path: Path) -> None:
+    assert f"no model in the folder {tmp_path}" in refused(answer.run("-m", tmp_path, "hi"), 3)
 
 
-def test_something_that_is_no_file(run_cli: RunCli, tmp_path: Path) -> None:
+def test_something_that_is_no_file(answer: Answer, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.gguf")
-    assert "is not a regular file" in refused(run_cli("run", "-m", tmp_path / "model.gguf", "hi", timeout_s=30), 3)
+    assert "is not a regular file" in refused(answer.run("-m", tmp_path / "model.gguf", "hi"), 3)
 
 
-def test_the_default_model_without_a_network(run_cli: RunCli) -> None:
-    line = refused(run_cli("run", "hi"), 3)
+def test_the_default_model_without_a_network(answer: Answer) -> None:
+    line = refused(answer.run("hi"), 3)
     assert "is not here, and the network is switched off" in line
     assert "name a model file: -m FILE" in line
 
@@ -184,16 +184,16 @@ def test_a_template_that_does_harm(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_template_of_the_users_own_that_fails(run_cli: RunCli, hello: Path, tmp_path: Path) -> None:
+def test_a_template_of_the_users_own_that_fails(answer: Answer, hello: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.jinja"
     file.write_text("{% if %}")
-    line = refused(run_cli("run", "-t", "1", "-m", hello, "--chat-template", file, "hi"), 3)
+    line = refused(answer.run("-m", hello, "--chat-template", file, "hi"), 3)
     assert "mine.jinja" in line
     assert "is not valid in line 1" in line
 
 
-def test_another_template_does_without_the_bad_one(run_cli: RunCli, scripted_model: Callable[..., Path]) -> None:
+def test_another_template_does_without_the_bad_one(answer: Answer, scripted_model: Callable[..., Path]) -> None:
     model = scripted_model(["ok"], chat_template="{% for %}")
     for option in (["--raw"], ["--chat-template", "chatml"]):
-        done = run_cli("run", "-t", "1", "-m", model, *option, "hi")
+        done = answer.run("-m", model, *option, "hi")
         assert (done.code, done.out, done.err) == (0, "ok\n", "")

@@ -127,12 +127,14 @@ def test_what_ends_an_answer(options: dict[str, Any], reason: str, text: str, co
         assert (result.finish_reason, result.text, result.completion_tokens) == (reason, text, count)
 
 
-def test_a_context_that_is_full_is_shifted_and_that_is_said_once(ticking: Path) -> None:
+def test_what_a_shift_drops_is_said_at_once_and_in_all(ticking: Path) -> None:
     notes = Notes()
     with opened(ticking, notes=notes, raw=True, overflow="shift", max_tokens=1200) as result:
-        list(result.parts())
+        texts = [part.text for part in result.parts()]
+        assert "".join(texts) == "tick tock" * 600
         assert (result.finish_reason, result.completion_tokens) == ("length", 1200)
-    assert set(notes.lines) == {"the context is full: the oldest 256 tokens were dropped"}
+        assert notes.lines == ["the context is full: the oldest 256 tokens were dropped"]
+    assert notes.lines[1:] == ["the context was full 3 times: 768 tokens were dropped in all"]
 
 
 def test_bos_survives_a_shift(scripted_model: Script, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.policy import Policy
 from llmcli.cache_store.store import PrefixStore
 from llmcli.engine.engine import Engine
-from llmcli.engine.prefix import CacheOptions, open_prefix_cache
+from llmcli.engine.prefix import open_prefix_cache
 from llmcli.engine.prefix_admin import Bench
 from llmcli.engine.prefix_recipe import RECIPE_PART, Recipe, StablePrefix
+from llmcli.engine.prefix_report import CacheOptions
 from llmcli.engine.prompt import PromptPart
 from llmcli.models.progress import ProgressFactory, silent
 from tests.fixtures.engines import open_tiny_engine

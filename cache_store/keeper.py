@@ -13,6 +13,8 @@ from pathlib import Path
 from llmcli.base.errors import LlmcliError, ResourceError, UsageError
 from llmcli.base.text import printable
 from llmcli.cache_store import maintain, portable
+from llmcli.cache_store.block_file import read_header
+from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.catalog import Catalog, Entry, RemovalPlan
 from llmcli.cache_store.context import WRITABLE, Context
 from llmcli.cache_store.counters import Usage
@@ -84,6 +86,17 @@ class Keeper:
                 f"{printable(text)!r} is no longer whole: blocks are missing or damaged", hint="llmcli cache verify"
             )
         return tuple(blocks)
+
+    def end(self, text: str) -> BlockRef:
+        """The last block of a chain, by name or key, whether the chain is whole or not. Raises LlmcliError."""
+        key, parent = self.find(text)
+        path = self._context.layout.block(parent, key)
+        try:
+            return BlockRef.of(read_header(path)[0], path)
+        except (FileNotFoundError, DamagedError):
+            raise LlmcliError(
+                f"{printable(text)!r} is no longer there, or damaged", hint="llmcli cache verify"
+            ) from None
 
     def entries(self) -> list[Entry]:
         """Every chain, the last used first."""
@@ -159,8 +172,6 @@ class Keeper:
         return imported
 
     def _fingerprint_of(self, ref: BlockRef) -> bytes:
-        from llmcli.cache_store.block_file import read_header
-
         return read_header(ref.path)[0].fingerprint
 
     def _catalog(self) -> Catalog:

@@ -124,7 +124,7 @@ def saved_prefix(
 
     name = values["prefix"]
     with open_store(values, settings, notify) as store:
-        last = store.keeper().chain(name)[-1]
+        last = store.keeper().end(name)
         if RECIPE_PART not in last.part_bytes:
             raise LlmcliError(
                 f"the prefix {printable(name)!r} does not say how a prompt goes on behind it",

@@ -60,9 +60,11 @@ def poll_function(callback_type: Any) -> Any:
 def stop_on_interrupt(flag: StopFlag) -> Iterator[None]:
     """While inside, Ctrl-C sets `flag` instead of raising; a second Ctrl-C raises KeyboardInterrupt as usual.
 
-    Outside the main thread, where signals cannot be handled, this does nothing.
+    Outside the main thread, where signals cannot be handled, this does nothing; nor where SIGINT is ignored, as in a
+    shell script's background job, which a Ctrl-C meant for others must not end.
     """
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield
         return
 

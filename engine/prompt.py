@@ -172,18 +172,19 @@ def _cut(
     request: PromptRequest, body: str, tokenizer: Tokenizer, *, n_ctx: int, max_tokens: int | None, policy: Overflow
 ) -> BuiltPrompt:
     """Take text out of the body, in the middle or at its start, until the rest leaves room for an answer."""
-    shorten, gap, where = (_without_middle, _GAP, "middle") if policy == "middle" else (_tail, "", "start")
-    least = len(tokenizer.tokenize(gap, parse_special=False)) + 1
     answer = n_ctx // _ANSWER_SHARE if max_tokens is None else min(max_tokens, n_ctx // 2)
-    frame = len(_build(request, "", tokenizer).ids)
+    frame, gap_tokens = len(_build(request, "", tokenizer).ids), len(tokenizer.tokenize(_GAP, parse_special=False))
     allowed = n_ctx - max(answer, 1) - frame
     for _ in range(_MOST_TRIES):
-        if allowed < least:
+        if allowed < 1:
             break
-        kept = shorten(body, allowed, tokenizer)
+        # The mark of the gap takes room itself; where there is none for it, the end is worth more than the beginning.
+        middle = policy == "middle" and allowed > gap_tokens + 1
+        kept = (_without_middle if middle else _tail)(body, allowed - gap_tokens * middle, tokenizer)
         built = _build(request, kept, tokenizer)
         if len(built.ids) <= n_ctx - max(answer, 1):
-            lost = len(body) - (len(kept) - len(gap))
+            lost = len(body) - len(kept) + len(_GAP) * middle
+            where = "middle" if middle else "start"
             note = f"the prompt did not fit: {lost:,} of its {len(body):,} characters were dropped from the {where}"
             return replace(built, notes=(*built.notes, note))
         allowed -= len(built.ids) - (n_ctx - max(answer, 1))
@@ -193,10 +194,10 @@ def _cut(
     )
 
 
-def _without_middle(body: str, allowed: int, tokenizer: Tokenizer) -> str:
-    room = allowed - len(tokenizer.tokenize(_GAP, parse_special=False))
-    head = _longest(lambda n: body[:n], len(body), room // 2, tokenizer) if room > 1 else ""
-    return head + _GAP + _tail(body[len(head) :], room - room // 2, tokenizer)
+def _without_middle(body: str, count: int, tokenizer: Tokenizer) -> str:
+    """Beginning and end of at most `count` tokens together (at least 2), and the mark of the gap between them."""
+    head = _longest(lambda n: body[:n], len(body), count // 2, tokenizer)
+    return head + _GAP + _tail(body[len(head) :], count - count // 2, tokenizer)
 
 
 def _tail(body: str, count: int, tokenizer: Tokenizer) -> str:

@@ -64,6 +64,10 @@ def test_a_name_outlives_the_index_and_tells_when_its_blocks_are_gone(tmp_path: 
         Path(refs[0].path).unlink()
         with pytest.raises(LlmcliError, match="no longer whole"):
             store.keeper().chain("doc")
+        assert store.keeper().end("doc") == refs[-1]
+        Path(refs[-1].path).unlink()
+        with pytest.raises(LlmcliError, match="no longer there"):
+            store.keeper().end("doc")
 
 
 def test_rm_frees_what_was_announced_and_never_shared_blocks(store: PrefixStore, tmp_path: Path) -> None:

@@ -80,6 +80,20 @@ def test_a_prefix_that_cannot_be_restored_is_computed_and_that_is_said(cache: Ca
     assert err.count("\n") == 1
 
 
+def test_a_damaged_block_costs_time_and_no_answer(cache: Cache) -> None:
+    cache.save("fox")
+    expected = cache.ask("--prefix", "fox", "--cache", "off", "Who?")
+    first = cache.json("show", "fox")["block_list"][0]["key"]
+    (block,) = Path(cache.ok("path").rstrip("\n")).rglob(f"*-{first}.kv")
+    data = bytearray(block.read_bytes())
+    data[-1] ^= 1
+    block.write_bytes(data)
+    found = cache.ask("--prefix", "fox", "Who?")
+    assert (found["text"], found["usage"]["restored_tokens"]) == (expected["text"], 0)
+    assert found["cache"]["miss_reason"] == "damaged"
+    assert cache.ask("--prefix", "fox", "Who?")["usage"]["restored_tokens"] > 0
+
+
 def test_options_that_the_prefix_settles(cache: Cache) -> None:
     cache.save("fox")
     for flag, value in (("-sys", "x"), ("--chat-template", "chatml")):

@@ -67,3 +67,15 @@ def test_in_another_thread_nothing_is_touched() -> None:
     thread.start()
     thread.join()
     assert done == [True]
+
+
+def test_where_interrupts_are_ignored_they_stay_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    flag = StopFlag()
+    try:
+        with stop_on_interrupt(flag):
+            signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not flag.is_set()

@@ -1,4 +1,4 @@
-"""Parts in the order of their use: the next one is mapped and verified by a second thread while the caller uses this one.
+"""Parts in the order of their use: a second thread maps and verifies the next one while the caller uses the last.
 
 Verifying a part and copying it into the engine take about as long as each other, and neither holds Python's lock, so
 that two cores halve the time of a restore. No part is read that is not asked for in the end, but for the two behind one

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 try:
     import click
     from click.core import ParameterSource
+
+    from llmcli.base.errors import LlmcliError
+    from llmcli.base.text import printable
+    from llmcli.base.version import VERSION
+    from llmcli.cli import ctrl_c, output
+    from llmcli.cli.lazy import LazyGroup
 except KeyboardInterrupt:  # half of the start-up is spent here, where `call` cannot help yet
     raise SystemExit(130) from None
-
-from llmcli.base.errors import LlmcliError
-from llmcli.base.text import printable
-from llmcli.base.version import VERSION
-from llmcli.cli import output
-from llmcli.cli.lazy import LazyGroup
 
 # name -> (module below llmcli.cli, attribute, one-line summary)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -73,6 +73,7 @@ def main(ctx: click.Context) -> None:
 
 def run() -> None:
     """The console script."""
+    ctrl_c.install()
     code = call(sys.argv[1:])
     sys.exit(output.flush_clicks_output() or code)
 
@@ -91,7 +92,7 @@ def call(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _fail(_usage_line(error), 2)
     except (click.Abort, KeyboardInterrupt):
-        return _fail("interrupted", 130)
+        return _fail("interrupted", ctrl_c.INTERRUPTED)
     except LlmcliError as error:
         return _fail(error.message, error.exit_code, hint=error.hint)
     except BrokenPipeError:

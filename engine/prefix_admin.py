@@ -260,6 +260,7 @@ def _keep_end(
     tokens = ids[start:]
     if len(tokens) > BLOCK_TOKENS:
         raise _not_kept(f"{start:,} of its {len(ids):,} tokens were kept")
+    _require_no_other_recipe(prefix, ids, recipe)
     parts: dict[str, bytes | memoryview] = {RECIPE_PART: recipe.to_bytes()}
     try:
         parts |= StateMover(engine.context, structure).export(start, tokens, state=not structure.ends_anywhere)
@@ -275,13 +276,22 @@ def _keep_end(
     )
     if stored.ref is None:
         raise _not_kept(stored.refused or "refused")
-    kept = Recipe.from_bytes(bytes(prefix.store.read(stored.ref, RECIPE_PART)))
+    return stored
+
+
+def _require_no_other_recipe(prefix: PrefixCache, ids: Sequence[int], recipe: Recipe) -> None:
+    """Raise LlmcliError where the same tokens are saved as the beginning of prompts made in another way: a new recipe
+    would take the place of the old one, and change what its name means.
+    """
+    stored = prefix.store.match(prefix.fingerprint, ids, exact_only=False).whole_blocks
+    if not stored or stored[-1].end_tokens != len(ids) or RECIPE_PART not in stored[-1].part_bytes:
+        return
+    kept = Recipe.from_bytes(bytes(prefix.store.read(stored[-1], RECIPE_PART)))
     if not kept.makes_the_same(recipe):
         raise LlmcliError(
             "the same tokens are saved already, as the beginning of other prompts (another template, or other parts)",
-            hint=f"llmcli cache show {stored.ref.key.hex()[:12]}",
+            hint=f"llmcli cache show {stored[-1].key.hex()[:12]}",
         )
-    return stored
 
 
 def _not_kept(why: str) -> ResourceError:

@@ -159,7 +159,7 @@ def test_timings_add_up(scripted_model: Callable[..., Path]) -> None:
 @pytest.mark.real_model
 def test_smollm2_gives_the_reference_answers(smollm2_path: Path) -> None:
     cases = json.loads((Path(__file__).parent / "data" / "greedy.json").read_text())["cases"]
-    with open_session(smollm2_path, n_ctx=512, n_threads=2, n_threads_batch=2) as session:
+    with open_session(smollm2_path, n_ctx=512) as session:
         for case in cases.values():
             with a_run(session, case["prompt"], max_tokens=32) as run:
                 assert list(run.prompt) == case["prompt_tokens"]

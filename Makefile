@@ -17,6 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 PROMPT ?= Why is the sky blue?
 MODEL ?=
 ARGS ?=
+PREFIX_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # A prompt may hold quotes, dollars and backticks. It therefore reaches the command through the environment, never as
@@ -29,7 +30,7 @@ help:
 	@echo 'make install           set up: .venv, the engine (compiled once, minutes), llmcli in it'
 	@echo 'make test              set up, then lint, types and all tests (ARGS="-k name" for some of them)'
 	@echo 'make lint | types      one of them'
-	@echo 'make bench             speed against the interpreter and, where present, llama.cpp (ARGS=--help)'
+	@echo 'make bench             speed (ARGS=--help), then the prefix store (PREFIX_ARGS=--quick), 15 minutes'
 	@echo 'make clean             remove .venv and caches of tools; kept wheels and models stay'
 
 # ---- set-up: one stamp per step, so that a second call starts at once --------------------------------------------
@@ -54,6 +55,9 @@ $(VENV)/.engine: tools/build_engine.py pyproject.toml | $(VENV)/.made
 $(VENV)/.installed: pyproject.toml | $(VENV)/.engine
 	@echo 'setup: installing llmcli and what it needs' >&2
 	@$(PY) -m pip install --quiet --editable . </dev/null >&2
+	@# pip compiles what it copies, and an editable install copies nothing: where Python may not write byte code
+	@# (PYTHONDONTWRITEBYTECODE, a read-only checkout) every start would compile llmcli anew, 0.2 s.
+	@$(PY) -m compileall -q base hardware models cache_store engine cli
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.installed
@@ -85,6 +89,7 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.installed
 	@$(PY) benchmarks/speed.py $(ARGS)
+	@$(PY) benchmarks/prefix.py $(PREFIX_ARGS)
 
 clean:
 	@echo 'clean: $(VENV), tool caches, build folders'

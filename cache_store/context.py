@@ -40,6 +40,7 @@ WRITABLE, READONLY, OFF = "writable", "readonly", "off"
 class Context:
     """The state of one opened store.
 
+    trouble          why it was not WRITABLE when it was opened
     dead             markers of processes that were killed while writing; the index is looked after before they go
     dirty_folders    folders whose renames are not yet durable
     other_bytes      what other format versions take; None: not looked at yet
@@ -50,6 +51,7 @@ class Context:
     policy: Policy
     salt: str
     mode: str
+    trouble: str | None
     notify: Callable[[str], None]
     writer: Writer
     names: Names
@@ -111,12 +113,12 @@ def open_context(root: Path, policy: Policy, salt: str, notify: Callable[[str], 
     layout = Layout(root)
     writer = Writer(layout)
     mode, trouble = (READONLY, None) if readonly else _prepare(layout)
-    context = Context(layout, policy, salt, mode, notify, writer, Names(layout, writer), Fingerprints(layout, writer))
+    context = Context(
+        layout, policy, salt, mode, trouble, notify, writer, Names(layout, writer), Fingerprints(layout, writer)
+    )
     if trouble:
-        then = "nothing is saved" if mode == READONLY else "going on without it"
-        context.warn(
-            f"the prefix store at {printable(str(root))} cannot be used ({trouble}); {then}", once_as="trouble"
-        )
+        what = "used ({}); going on without it" if mode == OFF else "written ({}); nothing is saved"
+        context.warn(f"the prefix store at {printable(str(root))} cannot be {what.format(trouble)}", once_as="trouble")
     if mode == WRITABLE:
         context.dead = dead_writers(layout)
         if context.dead:

@@ -81,6 +81,10 @@ def export_chain(context: Context, chain: Sequence[BlockRef], fingerprint: Finge
         buffers = _export_buffers(context, chain, fingerprint, head + xxhash.xxh3_128_digest(head))
         written = write_temp(temp, buffers)
         os.replace(temp, target)
+    except OSError as error:
+        if error.filename is None or os.fspath(error.filename) == str(temp):  # a failed write names no file
+            raise OSError(error.errno, error.strerror, str(target)) from None
+        raise
     finally:
         remove(temp)
     return written

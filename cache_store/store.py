@@ -101,6 +101,11 @@ class PrefixStore:
         return self._context.mode
 
     @property
+    def trouble(self) -> str | None:
+        """Why it could not be opened for writing, where that was not asked for."""
+        return self._context.trouble
+
+    @property
     def root(self) -> Path:
         """The folder that the store lives in."""
         return self._context.layout.root

@@ -107,9 +107,18 @@ def open_store(values: Mapping[str, Any], settings: Settings, notify: Callable[[
 
     options = cache_from(values, settings)
     folder = store_folder(options, settings)
-    with PrefixStore.open(folder, options.policy, salt=options.salt, notify=notify) as store:
+    held: list[str] = []  # "going on without it" is not for a command that cannot
+    opened = False
+
+    def tell(text: str) -> None:
+        (notify if opened else held.append)(text)
+
+    with PrefixStore.open(folder, options.policy, salt=options.salt, notify=tell) as store:
         if store.mode == OFF:
-            raise LlmcliError(f"there is no prefix store at {printable(str(folder))}", hint="llmcli cache path")
+            raise LlmcliError(f"the prefix store at {printable(str(folder))} cannot be used ({store.trouble})")
+        for text in held:
+            notify(text)
+        opened = True
         yield store
 
 

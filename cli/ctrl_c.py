@@ -9,6 +9,7 @@ it if the exception has not done so after a while. Files need no farewell: they 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import signal
 import sys
@@ -38,7 +39,8 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
         os._exit(INTERRUPTED)
     _pressed.append(True)
     # Not threading.Thread: its start() waits, and takes locks that the interrupted code may hold.
-    _thread.start_new_thread(_end_later, ())
+    with contextlib.suppress(RuntimeError):  # no more threads allowed
+        _thread.start_new_thread(_end_later, ())
     raise KeyboardInterrupt
 
 

@@ -62,7 +62,8 @@ def test_a_folder_that_cannot_be_written_still_serves(tmp_path: Path, monkeypatc
         store.used(found.blocks, hit_tokens=300, miss_tokens=0, saved_s=1, read_bytes=1)
         store.note(FINGERPRINT, {"a": 1})
         assert store.put(FINGERPRINT, None, [1], {"attn": b"x"}).refused == "readonly"
-    assert told == [f"the prefix store at {tmp_path / 's'} cannot be used (no permission to write); nothing is saved"]
+    place = f"the prefix store at {tmp_path / 's'}"
+    assert told == [f"{place} cannot be written (no permission to write); nothing is saved"]
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == {
         file: facts.st_mtime_ns for file, facts in before.items()
     }

@@ -355,6 +355,5 @@ def test_why_with_a_real_model(cache: Cache, smollm2_path: Path) -> None:
 
 def test_a_store_that_cannot_be_used(cache: Cache, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    code, out, err = cache("ls", "--cache-dir", str(tmp_path / "file"))
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == f"error: there is no prefix store at {tmp_path / 'file'} (llmcli cache path)"
+    line = f"error: the prefix store at {tmp_path / 'file'} cannot be used (Not a directory)\n"
+    assert cache("ls", "--cache-dir", str(tmp_path / "file")) == (1, "", line)

@@ -57,10 +57,10 @@ def export(settings: Settings, /, **values: Any) -> None:
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
     target = _file(values["file"])
+    if target.exists() and not target.is_file():  # --force would put a file in the place of /dev/null
+        raise UsageError(f"{printable(values['file'])} is a directory or a device; export writes a file")
     if os.path.lexists(target) and not values["force"]:
         raise UsageError(f"{printable(values['file'])} is there already", hint="--force replaces it")
-    if target.is_dir():
-        raise UsageError(f"{printable(values['file'])} is a directory")
     with open_store(values, settings, reporter.notify) as store:
         keeper = store.keeper()
         chain = keeper.chain(values["prefix"])

@@ -163,9 +163,17 @@ class PrefixCache:
         if not self.structure.ends_anywhere:
             end = max(self._states, default=0)
         if end > start:
-            spans = plan_spans(start, end, self._states, exact_end=self._exact_end(start))
+            exact_end, parting = self._exact_end(start), self._parting(match)
+            spans = plan_spans(start, end, self._states, exact_end=exact_end, parting=parting)
             parent = whole[-1] if whole else None
             self._saver = Saver(self._store, self.fingerprint, self.structure, self._session, self._ids, spans, parent)
+
+    def _parting(self, match: Match) -> int:
+        """Where the prompt leaves a stored block in its middle, on the grid; 0 where it does not."""
+        leaves = match.partial_last_tokens and match.difference
+        if not leaves or leaves.position_tokens != match.matched_tokens:
+            return 0
+        return match.matched_tokens // GRID_TOKENS * GRID_TOKENS
 
     def _exact_end(self, start: int) -> int:
         """Up to where a cold run has the bits of this one, in what is saved from `start` on.

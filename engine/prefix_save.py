@@ -41,11 +41,11 @@ class Span:
     exact: bool = True
 
 
-def plan_spans(start: int, end: int, states: Sequence[int], *, exact_end: int) -> list[Span]:
-    """Cut [start, end) into blocks: at multiples of 256, at the positions of states, and where exactness ends."""
-    cuts = {end, *(p for p in states if start < p < end)}
-    if start < exact_end < end:
-        cuts.add(exact_end)
+def plan_spans(start: int, end: int, states: Sequence[int], *, exact_end: int, parting: int = 0) -> list[Span]:
+    """Cut [start, end) into blocks: at multiples of 256, at the positions of states, where exactness ends, and where
+    the prompt parts from a stored one: all that part there share what lies before, and each is saved behind it.
+    """
+    cuts = {end, *(p for p in (*states, exact_end, parting) if start < p < end)}
     cuts.update(range(start - start % BLOCK_TOKENS + BLOCK_TOKENS, end, BLOCK_TOKENS))
     spans, position = [], start
     for cut in sorted(cuts):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -145,6 +146,20 @@ def test_an_import_that_does_not_fit_keeps_the_beginning_and_says_so(exported: P
         assert imported.refused == "over the budget"
         assert imported.tokens < 600
     assert len(told) == 1
+
+
+def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with open_store(tmp_path / "strong") as store:
+        refs = put(store, TOKENS)
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left") as caught:
+            store.keeper().export_chain(refs[-1].key.hex(), tmp_path / "out")
+        monkeypatch.undo()
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "out"))
+    assert [file.name for file in tmp_path.iterdir()] == ["strong"]
 
 
 def test_a_damaged_block_is_not_exported(tmp_path: Path) -> None:

@@ -164,6 +164,17 @@ def test_export_and_import(cache: Cache, tmp_path: Path) -> None:
     code, out, err = cache("export", "fox", str(target))
     assert (code, out, err) == (2, "", f"error: {target} is there already (--force replaces it)\n")
     assert cache("export", "fox", str(target), "--force")[0] == 0
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in (pipe, tmp_path):
+        assert cache("export", "fox", str(place), "--force") == (
+            2,
+            "",
+            f"error: {place} is a directory or a device; export writes a file\n",
+        )
+    assert pipe.is_fifo()
+    gone = tmp_path / "gone" / "fox.kv"
+    assert cache("export", "fox", str(gone)) == (1, "", f"error: {gone}: No such file or directory\n")
     cache.ok("clear", "--yes", "-q")
     code, out, err = cache("import", str(target), "--name", "copy")
     assert (code, err) == (0, "")

@@ -77,6 +77,50 @@ def test_spans_end_at_multiples_of_256_at_states_and_where_exactness_ends(
     assert plan_spans(start, end, states, exact_end=exact_end) == expected
 
 
+@pytest.mark.parametrize(
+    ("start", "parting", "expected"),
+    [
+        (256, 448, [Span(256, 448, False), Span(448, 512, False), Span(512, 576, False)]),
+        (256, 256, [Span(256, 512, False), Span(512, 576, False)]),
+        (256, 0, [Span(256, 512, False), Span(512, 576, False)]),
+    ],
+)
+def test_a_span_ends_where_the_prompt_parts_from_a_stored_one(start: int, parting: int, expected: list[Span]) -> None:
+    assert plan_spans(start, 576, (), exact_end=576, parting=parting) == expected
+
+
+@pytest.mark.parametrize("kind", ["plain", "iswa"])
+def test_prompts_that_part_inside_a_block_share_what_lies_before(
+    kind: str, random_model: Callable[[str], Path], options: CacheOptions
+) -> None:
+    """Of 500 shared tokens the second prompt saves [256, 448) once more, and the others nothing."""
+    prompts = [[*tokens(500), *tokens(80, seed=20 + number)] for number in range(5)]
+    with tiny(random_model(kind)) as engine:
+        written = []
+        for ids in prompts:
+            logits, report = warm(engine, ids, options)
+            assert logits == cold(engine, ids)
+            written.append(report.written_bytes)
+        with opened(engine, options) as prefix:
+            own = sum(prefix.structure.part_bytes(name, 64) for name in prefix.structure.part_names)
+        # [448, 512) and [512, 576), which are all that is left; the headers are what may come on top
+        assert [number // own for number in written] == [9, 5, 2, 2, 2]
+        for ids in prompts:
+            logits, report = warm(engine, ids, options)
+            assert (logits == cold(engine, ids), report.written_bytes) == (True, 0)
+
+
+def test_a_prompt_that_ends_inside_a_block_does_not_part_from_it(
+    random_model: Callable[[str], Path], options: CacheOptions
+) -> None:
+    with tiny(random_model("plain")) as engine:
+        warm(engine, P1, options)  # after the self-test the last block of a prompt is kept, too
+        warm(engine, LONG[:512], options)
+        before = block_files(options)
+        _, report = warm(engine, LONG[:512], options)
+        assert (report.restored_tokens, report.written_bytes, block_files(options)) == (448, 0, before)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_that_stands_still_does_not_delay_the_first_token(
     kind: str, disk: StuckDisk, random_model: Callable[[str], Path], options: CacheOptions

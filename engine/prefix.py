@@ -212,10 +212,11 @@ class PrefixCache:
         rate = measured or known.prefill_tok_s or prefill_tok_s
         if report.restored_tokens and rate:
             report.saved_s = report.restored_tokens / rate - report.restore_s
+        is_done = True
         if saver:
-            self._end(is_done=saver.finish())
+            self._end(is_done=(is_done := saver.finish()))
             report.written_bytes = saver.written_bytes
-        if not self._may_write:
+        if not is_done or not self._may_write:
             return
         if self._cold_logits is not None and not self._engine.stop.is_set():
             self._trust.test(self._restorer, self._ids, self._cold_logits)
@@ -249,8 +250,9 @@ class PrefixCache:
         report = self.report
         if report.restored_tokens:
             return report.read_bytes / report.restore_s
-        costs_more = report.miss_reason == MissReason.COSTS_MORE and known.restore_bytes_s
-        return 2 * known.restore_bytes_s if costs_more and known.restore_bytes_s else None
+        if report.miss_reason == MissReason.COSTS_MORE and known.restore_bytes_s:
+            return 2 * known.restore_bytes_s
+        return None
 
     def _record(self, measured: Rates) -> None:
         report = self.report

@@ -294,7 +294,7 @@ def test_ctrl_c_in_a_long_prefill_keeps_what_was_computed(
     assert 4 <= len(kept) < 50
     long.write_text(long.read_text()[:1000])
     found = account(run_cli("run", "-t", "1", "--temp", "0", "--json", "-m", model, "-f", long, "What?"))
-    assert (found["text"], restored(found)) == ("Hello world", 960), found["cache"]
+    assert (found["text"], restored(found)) == ("Hello world", 960), (found["cache"], err)
     assert list(store_of(llmcli_home).rglob(".tmp-*")) == []
 
 

@@ -72,7 +72,8 @@ class Settings:
     @property
     def native_environment(self) -> str:
         """The variables that change how llama.cpp computes or lays out its state, as one line."""
-        names = sorted(name for name in self.environment if name.startswith(("LLAMA_", "GGML_")))
+        known = (name for name in self.environment if name.startswith(("LLAMA_", "GGML_")))
+        names = sorted(name for name in known if name != "GGML_NO_BACKTRACE")  # which only says how the library aborts
         return " ".join(f"{name}={self.environment[name]}" for name in names)
 
     @property

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,26 @@ def test_notes_add_up(known: Fingerprints) -> None:
     assert known.notes(TWO.digest) == {}
     with pytest.raises(ValueError, match="JSON"):
         known.note(ONE.digest, {"rate": float("inf")})
+
+
+def test_damaged_notes_are_none(known: Fingerprints, tmp_path: Path) -> None:
+    """They decide what is believed: neither a flipped byte nor a file of another fingerprint counts."""
+    known.note(ONE.digest, {"grid": 64})
+    known.note(TWO.digest, {"grid": 256})
+    folder = tmp_path / "v1" / "fingerprints"
+    path = folder / f"{ONE.digest.hex()}.notes"
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        assert known.notes(ONE.digest) in ({}, {"grid": 64})  # white space may become other white space
+    path.write_bytes((folder / f"{TWO.digest.hex()}.notes").read_bytes())
+    assert known.notes(ONE.digest) == {}
+    known.note(ONE.digest, {"grid": 64})
+    assert known.notes(ONE.digest) == {"grid": 64}
+
+
+def test_a_pipe_is_not_waited_for(known: Fingerprints, tmp_path: Path) -> None:
+    folder = tmp_path / "v1" / "fingerprints"
+    for suffix in (".json", ".notes"):
+        os.mkfifo(folder / (ONE.digest.hex() + suffix))
+    assert (known.get(ONE.digest), known.notes(ONE.digest)) == (None, {})

@@ -63,6 +63,34 @@ def test_a_damaged_copy_is_replaced(tmp_path: Path) -> None:
     assert len(block_files(tmp_path / "s")) == 1
 
 
+@pytest.mark.parametrize("at", [-1, -100])
+def test_a_copy_whose_parts_are_damaged_is_replaced(tmp_path: Path, at: int) -> None:
+    """Its header is sound, so that a look-up finds it; whoever computed it again can put it right."""
+    with open_store(tmp_path / "s") as store:
+        put(store, TOKENS)
+        (file,) = block_files(tmp_path / "s")
+        data = bytearray(file.read_bytes())
+        data[at] ^= 1
+        file.write_bytes(data)
+        assert store.put(FINGERPRINT, None, TOKENS, parts_for(TOKENS, 0)).written_bytes == len(data)
+        assert_right(store, store.match(FINGERPRINT, TOKENS).blocks)
+        longer = {name: part + b"x" for name, part in parts_for(TOKENS, 0).items()}
+        assert store.put(FINGERPRINT, None, TOKENS, longer).written_bytes > len(data)  # another size is no copy
+
+
+def test_a_block_folder_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    told, outside = Told(), tmp_path / "outside"
+    outside.mkdir()
+    with open_store(tmp_path / "s", notify=told) as store:
+        put(store, TOKENS)
+        (file,) = block_files(tmp_path / "s")
+        file.unlink()
+        file.parent.rmdir()
+        file.parent.symlink_to(outside)
+        assert store.put(FINGERPRINT, None, TOKENS, parts_for(TOKENS, 0)).refused == "cannot write"
+    assert (len(told), list(outside.iterdir())) == (1, [])
+
+
 def test_a_longer_sibling_takes_the_place_of_a_tail(tmp_path: Path) -> None:
     with open_store(tmp_path / "s") as store:
         put(store, TOKENS[:50])

@@ -223,3 +223,22 @@ def test_parts_may_be_any_buffer(tmp_path: Path) -> None:
         stored = store.put(FINGERPRINT, None, [1], parts)
         assert stored.ref is not None
         assert [bytes(store.read(stored.ref, name)) for name in "abcd"] == [b"ab", b"cd", b"\0\0\x80?", b""]
+
+
+def test_an_abandoned_store_waits_for_nothing(tmp_path: Path) -> None:
+    """A thread of it is stuck in a write: `close` takes no lock and leaves the marker; the next opening cleans up."""
+    store = open_store(tmp_path / "s")
+    put(store, list(range(100)))
+    store.abandon()
+    with store._context.index.writing():
+        store.close()
+    (marker,) = (tmp_path / "s" / "v1" / "writers").iterdir()
+    temp = block_files(tmp_path / "s")[0].parent / f".tmp-{marker.name}-9"
+    temp.touch()
+    assert store.match(FINGERPRINT, list(range(100))).matched_tokens == 100
+    store._context.index.close()
+    store._context.writer.end(keep_marker=True)
+    with open_store(tmp_path / "s") as again:
+        assert again.match(FINGERPRINT, list(range(100))).matched_tokens == 100
+        again.flush()
+    assert (temp.exists(), list((tmp_path / "s" / "v1" / "writers").iterdir())) == (False, [])

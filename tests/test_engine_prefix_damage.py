@@ -109,7 +109,7 @@ def test_harm_to_any_file(harm: Harm, random_model: Callable[[str], Path], optio
         fill(engine, options)
         whole = options.folder.with_name("whole")
         shutil.copytree(options.folder, whole)
-        for _ in range(12):
+        for _ in range(8):
             kinds = {path.suffix: [p for p in files(options) if p.suffix == path.suffix] for path in files(options)}
             victims = draw.choice([files(options), *kinds.values()]) if harm in (flip, truncate, overwrite) else None
             harm(draw, victims or files(options))
@@ -193,6 +193,7 @@ def write_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "writev", write, raising=False)
 
 
 def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from tests.prefix_case import (  # noqa: F401
 )
 
 KILLS = 200
-_KILLS_S = 15.0  # a slow machine makes fewer
+_KILLS_S = 12.0  # a slow machine makes fewer
 
 
 def child(work: Callable[[], None]) -> int:

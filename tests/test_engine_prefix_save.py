@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from llmcli.cache_store import block_file, save
 from llmcli.cache_store.store import PrefixStore
 from llmcli.engine import prefix_save
 from llmcli.engine.engine import Engine
@@ -211,21 +212,51 @@ def test_what_an_error_leaves_is_whole(random_model: Callable[[str], Path], opti
     assert (logits == expected, report.restored_tokens > 0) == (True, True)
 
 
+def test_an_error_in_the_middle_of_a_write(
+    random_model: Callable[[str], Path], options: CacheOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker stays as long as the temp file may: whoever comes next can tell whose it is."""
+    goes_on = threading.Event()
+
+    def write_temp(temp: Path, buffers: Any) -> int:
+        written = block_file.write_temp(temp, buffers)
+        assert goes_on.wait(60)
+        return written
+
+    monkeypatch.setattr(save, "write_temp", write_temp)
+    with tiny(random_model("plain")) as engine:
+        begun = time.monotonic()
+        with contextlib.suppress(BrokenPipeError), opened(engine, options) as prefix:
+            prefill(engine, prefix, LONG)
+            while not temp_files(options):
+                time.sleep(0.01)
+            raise BrokenPipeError
+        assert time.monotonic() - begun < 20
+        assert options.folder is not None
+        (marker,) = (options.folder / "v1" / "writers").iterdir()
+        assert [marker.name in temp.name for temp in temp_files(options)] == [True]
+        goes_on.set()
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "prefix store")
+        thread.join(10)
+        assert temp_files(options) == []
+
+
+@pytest.mark.parametrize("ids", [LONG, [7] * 1500], ids=["other-tokens", "the-same-tokens"])
 def test_a_shifted_context_is_not_saved(
-    disk: StuckDisk, random_model: Callable[[str], Path], options: CacheOptions
+    ids: list[int], disk: StuckDisk, random_model: Callable[[str], Path], options: CacheOptions
 ) -> None:
     """What finds no buffer before the shift is never taken out after it: its rows know what was dropped."""
     with tiny(random_model("plain")) as engine:
-        expected = cold(engine, LONG)
+        expected = cold(engine, ids)
         with opened(engine, options) as prefix:
-            prefill(engine, prefix, LONG)
+            prefill(engine, prefix, ids)
             engine.session.drop(1, 700)
-            for token in tokens(600, seed=9):
+            for token in tokens(600, seed=9) if ids is LONG else ids[:700]:
                 engine.session.decode(token)
             disk.goes_on.set()
-            prefix.finish(1000.0, len(LONG))
+            prefix.finish(1000.0, len(ids))
         assert len(block_files(options)) == 3
-        logits, report = warm(engine, LONG, options)
+        logits, report = warm(engine, ids, options)
     assert (logits == expected, report.restored_tokens) == (True, 768)
 
 

@@ -114,3 +114,18 @@ def test_drop_closes_the_gap(random_model: Callable[[str], Path]) -> None:
         assert session.tokens == [*prompt(100)[:10], *prompt(100)[60:]]
         session.decode(5)
         assert session.room == 512 - 51
+
+
+def test_a_session_is_whole_again_when_all_is_forgotten(random_model: Callable[[str], Path]) -> None:
+    """What follows a dropped range still knows it; what comes after everything was forgotten does not."""
+    with open_session(random_model("plain")) as session:
+        session.prefill(prompt(100))
+        expected = bytes(session.context.logits())
+        assert session.is_whole
+        session.drop(10, 60)
+        session.cut(20)
+        assert not session.is_whole
+        session.forget()
+        assert (session.is_whole, session.tokens, session.context.length()) == (True, [], 0)
+        session.prefill(prompt(100))
+        assert bytes(session.context.logits()) == expected

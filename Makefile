@@ -57,7 +57,7 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/.engine
 	@$(PY) -m pip install --quiet --editable . </dev/null >&2
 	@# pip compiles what it copies, and an editable install copies nothing: where Python may not write byte code
 	@# (PYTHONDONTWRITEBYTECODE, a read-only checkout) every start would compile llmcli anew, 0.2 s.
-	@$(PY) -m compileall -q base hardware models cache_store engine cli
+	@$(PY) -m compileall -q base hardware models cache_store sessions engine quant bench cli
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.installed

@@ -21,6 +21,10 @@ from llmcli.base.text import printable
 
 CONFIG_NAME = "config.toml"
 _SECTIONS = {"alias", "folders"}
+# Variables of ours that stand for no option; the last three are read by the set-up and the tests.
+OWN_VARIABLES = frozenset(
+    {"LLMCLI_HOME", "LLMCLI_OFFLINE", "LLMCLI_CACHE_SALT", "LLMCLI_BUILD_CACHE", "LLMCLI_TEST_CACHE"}
+)
 TRUE_WORDS = {"1", "true", "yes", "on"}
 
 

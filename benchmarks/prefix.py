@@ -58,7 +58,7 @@ class Sizes:
     blocks: int = 20_000
 
 
-QUICK = Sizes(prefix_tokens=2048, rounds=3, answers=3, blocks=3_000)
+QUICK = Sizes(prefix_tokens=1024, rounds=3, shared_tokens=1024, prompt_tokens=500, answers=3, blocks=3_000)
 
 
 class Quiet:

@@ -9,6 +9,7 @@ store and tokens, so a chain can move between salts, and a hostile file can at m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -107,11 +108,8 @@ def _export_buffers(
 
 def read_manifest(source: Path) -> Manifest:
     """What is in an export file. Raises LlmcliError where it is not one, OSError."""
-    handle = os.open(source, os.O_RDONLY)
-    try:
-        return _manifest(handle, printable(str(source)))[0]
-    finally:
-        os.close(handle)
+    with _opened(source) as (handle, where):
+        return _manifest(handle, where)[0]
 
 
 def import_chain(context: Context, source: Path, expected: Fingerprint | None) -> Imported:
@@ -120,14 +118,23 @@ def import_chain(context: Context, source: Path, expected: Fingerprint | None) -
     expected   the fingerprint of the model at hand; ModelError, before anything is stored, where it is another.
     Raises DamagedError (what came before the damage stays stored: it was sound), LlmcliError, OSError.
     """
-    handle = os.open(source, os.O_RDONLY)
-    try:
-        where = printable(str(source))
+    with _opened(source) as (handle, where):
         manifest, offset = _manifest(handle, where)
         if expected is not None and expected.digest != manifest.fingerprint.digest:
             reason, told = other_reason(manifest.fingerprint, expected)
             raise ModelError(f"{where} does not fit: {str(reason).replace('_', ' ')} ({told})")
         return _import_blocks(context, handle, manifest, offset, where)
+
+
+@contextlib.contextmanager
+def _opened(source: Path) -> Iterator[tuple[int, str]]:
+    """The handle of an export file, and how messages name it."""
+    handle = os.open(source, os.O_RDONLY)
+    try:
+        yield handle, printable(str(source))
+    except DamagedError as error:
+        error.hint = "copy or export it again"  # nothing is wrong with the store
+        raise
     finally:
         os.close(handle)
 

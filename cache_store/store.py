@@ -1,6 +1,6 @@
 """The prefix store's front: the one class that the engine and the commands use.
 
-    look-up   match, prefetch, read(_all), used  main thread; no SQLite on a hit
+    look-up   match, prefetch, read, used        main thread; no SQLite on a hit
     saving    put, flush                         any one thread beside it
     people    keeper(): names, entries, plans, stats, verify, export, import
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,7 +36,6 @@ from llmcli.cache_store.keys import (
 )
 from llmcli.cache_store.match import BlockRef, Difference, Found, Walk
 from llmcli.cache_store.policy import Policy
-from llmcli.cache_store.read_ahead import ReadAhead, Wanted
 from llmcli.cache_store.reasons import MissReason, other_reason, stored_elsewhere
 from llmcli.cache_store.save import Stored, save_block
 
@@ -156,17 +155,8 @@ class PrefixStore:
 
         The view is read-only and mapped, no copy is made; release it (or let it go) to unmap it.
         """
-        return self._sound(ref, lambda: read_part(ref.path, ref.key, part))
-
-    def read_all(self, wanted: Sequence[tuple[BlockRef, str]]) -> Generator[memoryview, None, None]:
-        """`read` for these parts in this order, the next one being read while the caller uses the last: close it."""
-        with ReadAhead([Wanted(ref.path, ref.key, part) for ref, part in wanted]) as ahead:
-            for ref, _ in wanted:
-                yield self._sound(ref, ahead.take)
-
-    def _sound(self, ref: BlockRef, read: Callable[[], memoryview]) -> memoryview:
         try:
-            return read()
+            return read_part(ref.path, ref.key, part)
         except FileNotFoundError:
             raise DamagedError(f"{printable(ref.path)}: removed in the meantime", removable=False) from None
         except DamagedError as error:

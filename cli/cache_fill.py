@@ -18,7 +18,7 @@ from llmcli.cache_store.names import require_name
 from llmcli.cli import output
 from llmcli.cli.cache_options import bench_request, context_for, made_with, open_store, store_options
 from llmcli.cli.inputs import gather_parts, system_prompt
-from llmcli.cli.options import engine_options, model_option, option, verbosity_options
+from llmcli.cli.options import complete_file, engine_options, model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
 from llmcli.engine.chat_template import load_template
@@ -132,8 +132,8 @@ Examples:
   llmcli cache restore 3fa2b1c0 -m smollm2 --json
 
 \b
-Exit status: 0 done, 2 usage, 3 no such model or not this one, 6 not enough
-memory, 1 no such prefix, or it cannot be restored.""",
+Exit status: 0 done, 2 usage, 3 no such model or not this one, 4 it does not
+fit the context, 6 not enough memory, 1 no such prefix, or it cannot be restored.""",
 )
 @click.argument("prefix", metavar="NAME|KEY")
 @model_option
@@ -180,7 +180,7 @@ Examples:
 Exit status: 0 all are stored, 2 usage, 3 no such model, 130 interrupted,
 6 not enough memory or disk, 1 some could not be stored.""",
 )
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_file)
 @model_option
 @option("-sys", "--system-prompt", metavar="TEXT", help="The system prompt.")
 @option("-sysf", "--system-prompt-file", metavar="FILE", help="The system prompt, from a file.")

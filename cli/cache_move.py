@@ -24,7 +24,7 @@ from llmcli.cli.cache_options import (
     open_store,
     store_options,
 )
-from llmcli.cli.options import engine_options, model_option, option, verbosity_options
+from llmcli.cli.options import complete_file, engine_options, model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
 
@@ -44,7 +44,7 @@ Exit status: 0 done, 2 usage or the file is there, 6 the disk is full,
 1 no such prefix.""",
 )
 @click.argument("prefix", metavar="NAME|KEY")
-@click.argument("file")
+@click.argument("file", shell_complete=complete_file)
 @option("--force", is_flag=True, help="Replace a file that is there.")
 @option("--json", is_flag=True, help="One JSON object.")
 @cache_dir_option
@@ -84,7 +84,7 @@ Examples:
 Exit status: 0 done, 2 usage, 3 it does not fit the model or the build,
 6 it cannot be kept, 1 the file is damaged or something else.""",
 )
-@click.argument("file")
+@click.argument("file", shell_complete=complete_file)
 @option("--name", metavar="NAME", help="Name and pin it.")
 @model_option
 @option("--json", is_flag=True, help="One JSON object.")

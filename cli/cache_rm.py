@@ -34,7 +34,7 @@ Examples:
   llmcli cache rm --unpin contract
 
 \b
-Exit status: 0 done, 2 usage or not confirmed, 1 no such prefix.""",
+Exit status: 0 done, 2 usage or nobody to ask, 1 no such prefix.""",
 )
 @click.argument("prefixes", metavar="NAME|KEY...", nargs=-1, required=True)
 @option("--unpin", is_flag=True, help="Take away the names alone; the blocks stay until they are evicted.")
@@ -101,7 +101,7 @@ Examples:
   llmcli cache prune --old-builds
 
 \b
-Exit status: 0 done, 2 usage or not confirmed, 3 no such model,
+Exit status: 0 done, 2 usage or nobody to ask, 3 no such model,
 1 anything else.""",
 )
 @option("--max", type=Size(), metavar="SIZE", help="Remove until no more than this is left, as 4G.")
@@ -163,7 +163,7 @@ Examples:
   llmcli cache clear --yes
 
 \b
-Exit status: 0 done, 2 usage or not confirmed, 1 anything else.""",
+Exit status: 0 done, 2 usage or nobody to ask, 1 anything else.""",
 )
 @option("--json", is_flag=True, help="One JSON object.")
 @confirm_options

@@ -16,7 +16,7 @@ from llmcli.cache_store.policy import DEFAULT_MIN_TOKENS
 from llmcli.cli import output
 from llmcli.cli.cache_view import difference_line
 from llmcli.cli.inputs import gather_parts, system_prompt
-from llmcli.cli.options import model_option, option, verbosity_options
+from llmcli.cli.options import complete_file, model_option, option, verbosity_options
 from llmcli.cli.params import Whole
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
@@ -42,8 +42,8 @@ Examples:
 \b
 Exit status: 0 done, 2 usage, 3 no such model, 1 anything else.""",
 )
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", shell_complete=complete_file)
+@click.argument("b", metavar="B", shell_complete=complete_file)
 @model_option
 @option("-sys", "--system-prompt", metavar="TEXT", help="The system prompt of both.")
 @option("-sysf", "--system-prompt-file", metavar="FILE", help="The same, from a file.")
@@ -111,7 +111,7 @@ def _tokenizer(
             n_ctx=_NO_LIMIT,
             n_ctx_train=_NO_LIMIT,
             max_tokens=None,
-            policy="error",
+            policy=None,
             longest_token_bytes=1,
         ).ids
 

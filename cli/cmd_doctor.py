@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable, Iterator
 
 import click
 
-from llmcli.base.settings import Settings
+from llmcli.base.settings import OWN_VARIABLES, Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
 from llmcli.cli.options import option
@@ -34,13 +35,50 @@ def command(settings: Settings, /, *, json: bool) -> int:
     """
     terminal = _terminal(settings)
     facts = gather(settings, terminal)
-    checks = judge(facts)
+    checks = (*judge(facts), *_meaningless(settings))
     if json:
         lines = [{"name": c.name, "status": c.status, "message": c.message, "advice": c.advice} for c in checks]
         output.write_json({"status": worst(checks), "checks": lines, **facts.as_json()})
     else:
         _show(checks, color=terminal.color)
     return 1 if worst(checks) == "fail" else 0
+
+
+def _meaningless(settings: Settings) -> list[Check]:
+    """Settings that no command reads: a slip of the pen has no effect, and nothing else would say so."""
+    flags = {name for name, _ in _options()}
+    variables = {variable for _, variable in _options()} | OWN_VARIABLES
+    slips = [(f"{key} in {settings.config_file}", key, flags) for key in settings.flag_defaults() if key not in flags]
+    ours = (name for name in sorted(settings.environment) if name.startswith("LLMCLI_"))
+    slips += [(name, name, variables) for name in ours if name not in variables]
+    return [
+        Check("settings", "warn", f"{what} stands for no option, and has no effect", _meant(name, known))
+        for what, name, known in slips
+    ]
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    return f"write {near[0]}, if that is meant" if near else "take it out; llmcli COMMAND --help lists the options"
+
+
+def _options() -> Iterator[tuple[str, str]]:
+    """Every option of every command: its name in config.toml and its environment variable."""
+    from llmcli.cli.main import main
+
+    groups: list[click.Group] = [main]
+    while groups:
+        group = groups.pop()
+        for name in group.list_commands(context := click.Context(group)):
+            command = group.get_command(context, name)
+            if isinstance(command, click.Group):
+                groups.append(command)
+            elif command:
+                for param in command.params:
+                    if isinstance(param, click.Option) and param.name and isinstance(param.envvar, str):
+                        yield param.name, param.envvar
 
 
 def _terminal(settings: Settings) -> Terminal:

@@ -91,7 +91,7 @@ def _file_part(name: str, notify: Callable[[str], None]) -> PromptPart:
     path = Path(name)
     try:
         if not stat.S_ISREG(path.stat().st_mode) and path.is_dir():
-            raise UsageError(f"{printable(name)} is a directory; -f takes a file")
+            raise UsageError(f"{printable(name)} is a directory, not a file")
         with open(path, "rb") as source:
             data = _read_bounded(source.read, printable(name))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name, which config.toml can have

@@ -47,7 +47,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; for an unknown one say which was meant."""
-        if args and args[0] not in self.table and not args[0].startswith("-"):
+        # A shell that completes a line (resilient) wants no words in the middle of it.
+        if args and args[0] not in self.table and not args[0].startswith("-") and not ctx.resilient_parsing:
             import difflib
 
             near = difflib.get_close_matches(args[0].lower(), self.table, n=1)

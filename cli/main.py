@@ -14,7 +14,7 @@ try:
     import click
     from click.core import ParameterSource
 
-    from llmcli.base.errors import LlmcliError
+    from llmcli.base.errors import LlmcliError, UsageError
     from llmcli.base.text import printable
     from llmcli.base.version import VERSION
     from llmcli.cli import ctrl_c, output
@@ -48,7 +48,12 @@ class Main(LazyGroup):
 
         click's own `main` is no use for that: it makes exit code 1 of a closed pipe, and writes a blank line at Ctrl-C.
         """
-        self._main_shell_completion({}, _PROGRAM)  # answers the completion script of a shell, and exits
+        try:
+            self._main_shell_completion({}, _PROGRAM)  # answers the completion script of a shell, and exits
+        except (KeyError, ValueError):
+            raise UsageError(
+                "_LLMCLI_COMPLETE is set, and what the shell is to complete is not", hint="llmcli completion"
+            ) from None
         with self.make_context(_PROGRAM, list(arguments)) as context:
             return self.invoke(context)
 

@@ -7,7 +7,7 @@ and turns them into settings with the `*_from` functions below.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -19,6 +19,9 @@ from llmcli.cli.params import LogitBias, LoraType, Real, Text, Utf8, Whole
 from llmcli.engine.context import KV_TYPES, Rope
 from llmcli.engine.plan import Request
 from llmcli.engine.sampling import Sampling, concrete_seed
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KV_TYPE = click.Choice(list(KV_TYPES), case_sensitive=False)
@@ -59,7 +62,27 @@ def option(*names: str, **attributes: Any) -> Callable[[F], F]:
     """
     long = next(name for name in names if name.startswith("--"))
     attributes = {"cls": _Option, "type": None if attributes.get("is_flag") else Text(), **attributes}
+    if "FILE" in (metavar := attributes.get("metavar", "")) or metavar == "MODEL":
+        attributes["shell_complete"] = complete_file
+    elif metavar == "DIR":
+        attributes["shell_complete"] = complete_folder
     return click.option(*names, long[2:].replace("-", "_"), envvar=flag_variable(long), **attributes)
+
+
+def complete_file(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell offers for a parameter that names a file."""
+    return _completed_by_shell(incomplete, "file")
+
+
+def complete_folder(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell offers for a parameter that names a folder."""
+    return _completed_by_shell(incomplete, "dir")
+
+
+def _completed_by_shell(incomplete: str, kind: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem  # not for the calls that answer
+
+    return [CompletionItem(incomplete, type=kind)]
 
 
 def without_weaker_rivals(values: Mapping[str, Any]) -> dict[str, Any]:

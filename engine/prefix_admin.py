@@ -12,7 +12,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from llmcli.base.errors import LlmcliError, ModelError, ResourceError, UsageError, UserInterruptError
+from llmcli.base.errors import (
+    ContextOverflowError,
+    LlmcliError,
+    ModelError,
+    ResourceError,
+    UsageError,
+    UserInterruptError,
+)
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_count
 from llmcli.cache_store.keys import BLOCK_TOKENS, Fingerprint
@@ -141,10 +148,15 @@ class Bench:
 
     def load(self, chain: Sequence[BlockRef]) -> Loaded:
         """Restore a chain whole, its inexact end too. Raises LlmcliError where it cannot be."""
+        tokens, n_ctx = chain[-1].end_tokens, self._engine.context.n_ctx
+        if tokens > n_ctx:
+            raise ContextOverflowError(
+                f"the prefix has {tokens:,} tokens and the context {n_ctx:,}", hint=f"-c {tokens}"
+            )
         begun = time.perf_counter()
         with self._cache() as prefix:
-            read = _restore(prefix, self._engine, chain, chain[-1].end_tokens)
-        return Loaded(chain[-1].end_tokens, read, time.perf_counter() - begun)
+            read = _restore(prefix, self._engine, chain, tokens)
+        return Loaded(tokens, read, time.perf_counter() - begun)
 
     def compare(self, chain: Sequence[BlockRef]) -> Compared | None:
         """Restore the exact part of a chain and compute some tokens behind it; then compute everything, and compare.
@@ -201,7 +213,7 @@ class Bench:
                 n_ctx=engine.context.n_ctx,
                 n_ctx_train=engine.model.n_ctx_train,
                 max_tokens=None,
-                policy="error",
+                policy=None,
                 longest_token_bytes=engine.inspected.facts.longest_token_bytes,
             )
 

@@ -5,9 +5,8 @@ Nothing here decides whether blocks may be trusted at all: that is `prefix_trust
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmcli.cache_store.block_format import DamagedError
@@ -95,23 +94,20 @@ class Restorer:
         """
         current, session = 0, self._engine.session
 
-        def read(number: int, parts: Iterator[memoryview], _: str) -> memoryview:
+        def read(number: int, ref: BlockRef, name: str) -> memoryview:
             nonlocal current
             current = number
-            if self._engine.stop.is_set():
-                raise AbortedError("interrupted")
-            data = next(parts)  # in the order of `_wanted`, which is that of StateMover.restore
+            data = self._read(number, ref, name)
             report.read_bytes += data.nbytes
             return data
 
+        chain = [
+            Block(ref.start_tokens, ref.token_ids, functools.partial(read, number, ref))
+            for number, ref in enumerate(blocks)
+        ]
         session.forget()
         try:
-            with contextlib.closing(self._store.read_all(self._wanted(blocks, end))) as parts:
-                chain = [
-                    Block(ref.start_tokens, ref.token_ids, functools.partial(read, number, parts))
-                    for number, ref in enumerate(blocks)
-                ]
-                StateMover(self._engine.context, self._structure).restore(chain, end)
+            StateMover(self._engine.context, self._structure).restore(chain, end)
         except AbortedError:
             return 0
         except DamagedError as error:
@@ -127,15 +123,11 @@ class Restorer:
         session.tokens.extend(ids[:end])
         return None
 
-    def _wanted(self, blocks: Sequence[BlockRef], end: int) -> list[tuple[BlockRef, str]]:
-        """The parts to be read. Their sizes are checked first: a made-up block can be as large as a disk."""
-        wanted = []
-        for number, ref in enumerate(blocks):
-            for name in self._structure.needed_parts(ref.end_tokens, end):
-                found, expected = ref.part_bytes.get(name), self._structure.part_bytes(name, ref.n_tokens)
-                if found != expected:
-                    raise RestoreFailedError(
-                        f"the {name} part has {found or 0} bytes, expected {expected}", block=number
-                    )
-                wanted.append((ref, name))
-        return wanted
+    def _read(self, number: int, ref: BlockRef, name: str) -> memoryview:
+        """A verified part of the size it must have: a made-up block can be as large as a disk, and is not read."""
+        if self._engine.stop.is_set():
+            raise AbortedError("interrupted")
+        found, expected = ref.part_bytes.get(name), self._structure.part_bytes(name, ref.n_tokens)
+        if found != expected:
+            raise RestoreFailedError(f"the {name} part has {found or 0} bytes, expected {expected}", block=number)
+        return self._store.read(ref, name)

@@ -78,28 +78,30 @@ def fit_prompt(
     n_ctx: int,
     n_ctx_train: int,
     max_tokens: int | None,
-    policy: Overflow,
+    policy: Overflow | None,
     longest_token_bytes: int,
 ) -> BuiltPrompt:
     """The prompt, such that it leaves at least one place in a context of `n_ctx` tokens.
 
+    policy                None: as "error", where the command has no --on-overflow to advise
     longest_token_bytes   the most text one token of this vocabulary stands for: tells a hopeless prompt without
                           tokenizing megabytes
-    Raises ContextOverflowError naming both numbers where it does not fit and `policy` is "error", or where the text
-    around the user's own leaves no room.
+    Raises ContextOverflowError naming both numbers where it does not fit and is not to be cut, or where the text around
+    the user's own leaves no room.
     """
     body = _body(request)
     least = len(body.encode("utf-8", "surrogatepass")) // max(longest_token_bytes, 1)
-    if least >= n_ctx and policy == "error":
-        raise _overflow(f"at least {format_count(least, 'token')}", n_ctx, n_ctx_train, None)
+    uncut = policy in (None, "error")
+    if least >= n_ctx and uncut:
+        raise _overflow(f"at least {format_count(least, 'token')}", n_ctx, n_ctx_train, None, policy)
     if least < n_ctx:
         built = _build(request, body, tokenizer)
         if not built.ids:  # llama.cpp would end the process: without a token there are no logits
             raise UsageError("the prompt has no tokens: the chat template, or the text with --raw, gives none")
         if len(built.ids) < n_ctx:
             return built
-        if policy == "error":
-            raise _overflow(format_count(len(built.ids), "token"), n_ctx, n_ctx_train, len(built.ids))
+        if uncut:
+            raise _overflow(format_count(len(built.ids), "token"), n_ctx, n_ctx_train, len(built.ids), policy)
     return _cut(request, body, tokenizer, n_ctx=n_ctx, max_tokens=max_tokens, policy=policy)
 
 
@@ -159,17 +161,26 @@ def _part_ends(request: PromptRequest, text: str) -> tuple[int, ...]:
     return tuple(ends)
 
 
-def _overflow(count: str, n_ctx: int, n_ctx_train: int, exact: int | None) -> ContextOverflowError:
+def _overflow(
+    count: str, n_ctx: int, n_ctx_train: int, exact: int | None, policy: Overflow | None
+) -> ContextOverflowError:
     if exact is not None and exact < n_ctx_train:
         wanted = min(n_ctx_train, (exact + exact // 4 + 255) // 256 * 256)
-        hint = f"-c {wanted}, or --on-overflow middle to cut it"
+        hint = f"-c {wanted}"
     else:
-        hint = "shorten it, or --on-overflow middle to cut it"
+        hint = "shorten it"
+    hint += ", or --on-overflow middle to cut it" if policy else ""
     return ContextOverflowError(f"the prompt has {count} and the context {n_ctx:,}", hint=hint)
 
 
 def _cut(
-    request: PromptRequest, body: str, tokenizer: Tokenizer, *, n_ctx: int, max_tokens: int | None, policy: Overflow
+    request: PromptRequest,
+    body: str,
+    tokenizer: Tokenizer,
+    *,
+    n_ctx: int,
+    max_tokens: int | None,
+    policy: Overflow | None,
 ) -> BuiltPrompt:
     """Take text out of the body, in the middle or at its start, until the rest leaves room for an answer."""
     answer = n_ctx // _ANSWER_SHARE if max_tokens is None else min(max_tokens, n_ctx // 2)

@@ -35,7 +35,7 @@ _NAMES = {
     *("NO_COLOR", "TERM", "LANG", "PYTHONUTF8", "PYTHONIOENCODING", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
 }
 # A name with `tokens` counts them.
-_SECRET = re.compile(r"token(?!s|iz)|secret|password|passwd|credential|api_?key", re.IGNORECASE)
+_SECRET = re.compile(r"token(?!s|iz)|secret|salt|password|passwd|credential|api_?key", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,18 +141,27 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     def full(handle: int, data: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "writev", full)
     with pytest.raises(OSError, match="No space"):
         write_temp(tmp_path / "t", [memoryview(b"abc")])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 3, 4, 7, 10, 100])
+@pytest.mark.parametrize("has_writev", [True, False])
+def test_short_writes_are_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, *, has_writev: bool
+) -> None:
     real = os.write
-    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:3]))
-    write_temp(tmp_path / "t", [memoryview(b"0123456789")])
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:at_once]))
+    if has_writev:
+        monkeypatch.setattr(os, "writev", lambda handle, some: real(handle, b"".join(some)[:at_once]))
+    else:
+        monkeypatch.delattr(os, "writev")
+    pieces = [b"012", b"3", b"", b"456789", b"abc"] * 7  # more than go at once
+    assert write_temp(tmp_path / "t", (memoryview(piece) for piece in pieces)) == 7 * 13
     monkeypatch.undo()
-    assert (tmp_path / "t").read_bytes() == b"0123456789"
+    assert (tmp_path / "t").read_bytes() == b"0123456789abc" * 7
 
 
 def test_replace_file(tmp_path: Path) -> None:

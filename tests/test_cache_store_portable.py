@@ -94,8 +94,9 @@ def test_hostile_manifests(exported: Path, tmp_path: Path, manifest: bytes) -> N
     blocks = exported.read_bytes()[len(_head(exported.read_bytes())) :]
     head = b"\x89LLMPX\r\n" + struct.pack("<II", 1, len(manifest)) + manifest
     exported.write_bytes(head + xxhash.xxh3_128_digest(head) + blocks)
-    with open_store(tmp_path / "small") as store, pytest.raises(DamagedError):
+    with open_store(tmp_path / "small") as store, pytest.raises(DamagedError) as caught:
         store.keeper().import_chain(exported, None)
+    assert caught.value.hint == "copy or export it again"
     assert block_files(tmp_path / "small") == []
 
 
@@ -114,8 +115,9 @@ def test_flipped_and_cut_files_never_store_anything_wrong(exported: Path, tmp_pa
             with pytest.raises(LlmcliError):
                 store.keeper().import_chain(exported, None)
         exported.write_bytes(data + b"more")
-        with pytest.raises(DamagedError, match="4 bytes behind the last block"):
+        with pytest.raises(DamagedError, match="4 bytes behind the last block") as caught:
             store.keeper().import_chain(exported, None)
+        assert caught.value.hint == "copy or export it again"
         found = store.match(FINGERPRINT, TOKENS)
         assert_right(store, found.blocks)
         assert store.keeper().verify(repair=False).problems == ()
@@ -154,7 +156,7 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(tmp_path: Path, mo
 
     with open_store(tmp_path / "strong") as store:
         refs = put(store, TOKENS)
-        monkeypatch.setattr(os, "write", full)
+        monkeypatch.setattr(os, "writev", full)
         with pytest.raises(OSError, match="No space left") as caught:
             store.keeper().export_chain(refs[-1].key.hex(), tmp_path / "out")
         monkeypatch.undo()

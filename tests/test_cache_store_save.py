@@ -197,16 +197,15 @@ def test_a_disk_that_refuses_gives_one_warning_and_no_exception(
     told = Told()
     store = open_store(tmp_path / "s", notify=told)
     put(store, TOKENS)
-    real = os.write
     left = [1]
 
-    def failing(handle: int, data: memoryview) -> int:
+    def failing(handle: int, some: list[memoryview]) -> int:
         if left[0]:
             left[0] -= 1
-            return real(handle, data[:10])
+            return os.write(handle, some[0][:10])
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "write", failing)
+    monkeypatch.setattr(os, "writev", failing)
     assert store.put(FINGERPRINT, None, [1, 2], {"attn": b"x" * 1000}).refused == "cannot write"
     assert store.put(FINGERPRINT, None, [3, 4], {"attn": b"x" * 1000}).refused == "readonly"
     monkeypatch.undo()

@@ -138,6 +138,11 @@ def test_a_prefix_that_does_not_fit(cache: Cache) -> None:
     code, out, err = cache("save", "x", "--no-stdin", "-t", "1", "-c", "256", "-f", cache.file())
     assert (code, out) == (4, "")
     assert "tokens and the context 256" in err
+    assert "--on-overflow" not in err  # which only run has
+    cache.save("fox")
+    told = f"error: the prefix has {TEXT_TOKENS} tokens and the context 256 (-c {TEXT_TOKENS})\n"
+    assert cache("restore", "fox", "-t", "1", "-c", "256") == (4, "", told)
+    assert cache("restore", "fox", "-t", "1", "-c", str(TEXT_TOKENS))[0] == 0
 
 
 def test_a_store_without_room(cache: Cache) -> None:

@@ -56,6 +56,18 @@ def test_a_shell_is_told_commands_and_options(run_cli: RunCli) -> None:
     assert complete("llmcli ru", 1) == ["plain,run"]
     assert complete("llmcli run --flash-attn ", 3) == ["plain,auto", "plain,on", "plain,off"]
     assert complete("llmcli tokenize --no-b", 2) == ["plain,--no-bos"]
+    # Files are left to the shell: "default" completion of what is typed so far.
+    for line in ("run -f", "run -m", "run --lora", "cache save -sysf", "cache warm", "cache export name", "cache why"):
+        words = f"llmcli {line} no"
+        assert complete(words, len(words.split()) - 1) == ["file,no"], line
+    assert complete("llmcli cache ls --cache-dir ", 4) == ["dir,"]
+    assert complete("llmcli nope --x", 2) == [""]
+
+
+def test_a_shell_that_says_nothing_to_complete(run_cli: RunCli) -> None:
+    done = run_cli(env={"_LLMCLI_COMPLETE": "bash_complete"})
+    told = "error: _LLMCLI_COMPLETE is set, and what the shell is to complete is not (llmcli completion)\n"
+    assert (done.code, done.out, done.err) == (2, "", told)
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")

@@ -52,6 +52,24 @@ def test_json(run_cli: RunCli, model_folder: Path) -> None:
     assert {tuple(check) for check in found["checks"]} == {("name", "status", "message", "advice")}
 
 
+def test_settings_without_effect_are_told(run_cli: RunCli, model_folder: Path) -> None:
+    config = load().config_file
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text('temp = 0.5\ntmep = 1\nctx-size = 512\n[alias]\na = "b"\n[run]\nseed = 1\n')
+    done = run_cli("doctor", env={"LLMCLI_TOP_K": "3", "LLMCLI_CACHE_SALT": "pepper", "LLMCLI_TOPK": "3"})
+    assert done.code == 0
+    told = re.findall(r"^warn  settings +(.*)\n +do: (.*)$", done.out, re.MULTILINE)
+    assert told == [
+        (f"tmep in {config} stands for no option, and has no effect", "write temp, if that is meant"),
+        (
+            f"run in {config} stands for no option, and has no effect",
+            "take it out; llmcli COMMAND --help lists the options",
+        ),
+        ("LLMCLI_TOPK stands for no option, and has no effect", "write LLMCLI_TOP_K, if that is meant"),
+    ]
+    assert "pepper" not in done.out
+
+
 def test_the_token_is_not_on_the_page(run_cli: RunCli, model_folder: Path) -> None:
     done = run_cli("doctor", env={"HF_TOKEN": "hf_verysecret"})
     assert "HF_TOKEN=(set, not shown)" in done.out

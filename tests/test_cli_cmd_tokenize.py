@@ -125,7 +125,7 @@ def test_verbose_shows_the_log(run: Any) -> None:
     [
         (["-m", "/no/such.gguf", "a"], 3, "no such file: /no/such.gguf"),
         (["-f", "/no/such.txt"], 2, "cannot read /no/such.txt: No such file or directory"),
-        (["-f", "/"], 2, "/ is a directory; -f takes a file"),
+        (["-f", "/"], 2, "/ is a directory, not a file"),
         (["-p", "a", "b"], 2, "the prompt was given twice: with -p and as an argument"),
         (["--no-stdin", "-"], 2, "'-' asks for stdin and --no-stdin forbids it"),
     ],

@@ -137,7 +137,7 @@ def test_decode_argument(notes: Notes) -> None:
 def test_files_that_cannot_be_read(stdin: Callable[[bytes], None], notes: Notes, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^cannot read no/such\\x1b: No such file or directory$"):
         gather(notes, "hi", files=["no/such\x1b"])
-    with pytest.raises(UsageError, match=r" is a directory; -f takes a file$"):
+    with pytest.raises(UsageError, match=r" is a directory, not a file$"):
         gather(notes, "hi", files=[str(tmp_path)])
     with pytest.raises(UsageError, match=r"^cannot read a\\x00b: "):
         gather(notes, "hi", files=["a\0b"])

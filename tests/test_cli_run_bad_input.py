@@ -73,7 +73,7 @@ def usage_error(answer: Answer, *args: str | Path) -> str:
         ("-sys a -sysf b", "the system prompt was given twice"),
         ("-sysf /no/such.txt", "cannot read /no/such.txt: No such file or directory"),
         ("-f /no/such.txt", "cannot read /no/such.txt: No such file or directory"),
-        ("-f /", "/ is a directory; -f takes a file"),
+        ("-f /", "/ is a directory, not a file"),
         ("--raw --chat-template chatml", "--raw uses no template"),
         ("-f - --no-stdin", "'-' asks for stdin and --no-stdin forbids it"),
         ("--bogus", "No such option '--bogus'"),

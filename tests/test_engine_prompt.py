@@ -179,6 +179,8 @@ def test_the_hint_is_a_context_that_is_large_enough_where_the_model_has_one(toke
     assert fit(request, tokenizer, n_ctx=2048, n_ctx_train=8192).ids == tuple(bytes_of("x" * 1500))
     assert refusal(request, tokenizer, n_ctx_train=1501).hint == "-c 1501, or --on-overflow middle to cut it"
     assert refusal(request, tokenizer, n_ctx_train=1500).hint == "shorten it, or --on-overflow middle to cut it"
+    assert refusal(request, tokenizer, n_ctx_train=8192, policy=None).hint == "-c 2048"
+    assert refusal(request, tokenizer, n_ctx_train=1500, policy=None).hint == "shorten it"
 
 
 class Counting:

@@ -1,0 +1,1 @@
+"""Measuring: runs, statistics, reports and comparisons."""

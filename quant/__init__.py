@@ -1,0 +1,1 @@
+"""Quantization: the plan, the files, importance matrices, and what it cost in quality."""

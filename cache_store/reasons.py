@@ -15,6 +15,7 @@ from llmcli.cache_store.match import MAX_FOUND_CHILDREN, MAX_SEEN_NAMES
 
 _KV_TYPES = {"type_k", "type_v"}
 _MAX_NAMED = 3
+_READABLE = 24  # longer values are digests, or as good as
 
 
 class MissReason(str, Enum):
@@ -39,7 +40,8 @@ class MissReason(str, Enum):
 
 def other_reason(stored: Fingerprint, wanted: Fingerprint) -> tuple[MissReason, str]:
     """The reason and the sentence for tokens that are stored under another fingerprint."""
-    differences = stored.differences(wanted)
+    # Digests tell a reader least: they stand behind what can be read.
+    differences = sorted(stored.differences(wanted), key=lambda each: any(_is_digest(value) for value in each[1:]))
     names = {name for name, _, _ in differences}
     told = "; ".join(f"{n}: stored {_word(there)}, now {_word(here)}" for n, there, here in differences[:_MAX_NAMED])
     if "model" in names:
@@ -81,4 +83,8 @@ def _has_beginning(layout: Layout, namespace: Namespace, prompt: bytes) -> bool:
 def _word(value: Scalar) -> str:
     """A fact, short enough for a line: long digests are cut."""
     text = "nothing" if value is None else printable(str(value))
-    return text if len(text) <= 24 else text[:12] + "…"
+    return text[:12] + "…" if _is_digest(value) else text
+
+
+def _is_digest(value: Scalar) -> bool:
+    return len(printable(str(value))) > _READABLE

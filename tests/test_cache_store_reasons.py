@@ -44,6 +44,10 @@ def why(store: PrefixStore, tokens: list[int], **changes: Scalar) -> tuple[str, 
         ({"flash_attn": False}, ("other_settings", "flash_attn: stored True, now False")),
         ({"lora": "x"}, ("other_settings", "lora: stored nothing, now x")),
         ({"type_v": "q8_0", "build": "b2"}, ("other_build", "build: stored b1, now b2; type_v: stored f16, now q8_0")),
+        (
+            {"a_digest": "d" * 64, "type_v": "q8_0"},
+            ("other_kv_type", "type_v: stored f16, now q8_0; a_digest: stored nothing, now dddddddddddd…"),
+        ),
     ],
 )
 def test_the_same_tokens_under_another_fingerprint(

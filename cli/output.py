@@ -10,10 +10,10 @@ import contextlib
 import errno
 import os
 import sys
-import unicodedata
 from typing import Any
 
 from llmcli.base.errors import LlmcliError, ResourceError
+from llmcli.cli.safe_text import harmless
 
 READER_GONE = 141  # 128 + SIGPIPE, what a shell reports for a program that a closed pipe ended
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
@@ -71,11 +71,6 @@ def write_json(value: Any) -> None:
     except UnicodeEncodeError:
         line = json.dumps(value)
     write(line + "\n")
-
-
-def harmless(text: str) -> str:
-    """`text` with control characters other than newline and tab shown as escapes, so that they drive no terminal."""
-    return "".join(ch if ch in "\n\t" or unicodedata.category(ch) != "Cc" else f"\\x{ord(ch):02x}" for ch in text)
 
 
 def stderr_line(text: str) -> None:

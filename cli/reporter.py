@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
+from llmcli.cli.safe_text import harmless
 from llmcli.engine.log import INFO
 from llmcli.models.progress import Progress, ProgressFactory, SilentProgress
 
@@ -49,7 +50,7 @@ class StderrReporter:
         """A piece of the model's thinking, dimmed where the terminal can."""
         if self.quiet:
             return
-        shown = output.harmless(text) if output.is_terminal(_STDERR) else text
+        shown = harmless(text) if output.is_terminal(_STDERR) else text
         output.stderr_text(f"\x1b[2m{shown}\x1b[0m" if self._color else shown)
 
     @property

@@ -8,7 +8,6 @@ import json
 import os
 import pty
 import threading
-import unicodedata
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -77,19 +76,6 @@ def test_on_a_terminal_control_characters_are_shown(monkeypatch: pytest.MonkeyPa
     finally:
         os.close(master)
         os.close(slave)
-
-
-@given(st.text())
-def test_harmless_text_drives_no_terminal(text: str) -> None:
-    shown = output.harmless(text)
-    assert {ch for ch in shown if unicodedata.category(ch) == "Cc"} <= {"\n", "\t"}
-    assert output.harmless(shown) == shown
-    assert shown.count("\n") == text.count("\n")
-
-
-@given(st.text(st.characters(exclude_categories=["Cc"])))
-def test_harmless_text_is_otherwise_left_alone(text: str) -> None:
-    assert output.harmless(text) == text
 
 
 def test_a_reader_that_went_away(pipe: tuple[int, int]) -> None:

@@ -18,18 +18,19 @@ from llmcli.base.text import printable
 from llmcli.base.units import format_bytes
 from llmcli.engine import native
 from llmcli.engine.buffers import address_of
+from llmcli.engine.fit import sequences_for
 from llmcli.engine.interrupt import StopFlag, poll_function
 from llmcli.engine.kv_layout import SCRATCH
 from llmcli.engine.model import Model
 from llmcli.engine.plan import RunPlan
 
 # The sequence that answers, and the owner of cells that only keep a place in front of a restored window. Blocks pass
-# through SCRATCH, which is empty between two calls of state_io. All three share one KV buffer (kv_unified).
+# through kv_layout.SCRATCH, which is empty between two calls of state_io. All three share one KV buffer (kv_unified).
 SEQUENCE, PLACEHOLDER = 0, 2
 _PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY in llama.h
 # llama_decode (llama.h): 0 done, 1 no room in the cache, 2 aborted, negative: failed
 _DONE, _NO_ROOM, _ABORTED = 0, 1, 2
-_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 _ROPE_SCALING = {None: -1, "none": 0, "linear": 1, "yarn": 2}
 # enum ggml_type (ggml.h), for the KV cache
 KV_TYPES = {
@@ -95,7 +96,7 @@ class Context:
         plan, params = self.plan, self._lib.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = plan.n_ctx, max(plan.n_batch, plan.n_ubatch), plan.n_ubatch
         params.n_threads, params.n_threads_batch = plan.n_threads, plan.n_threads_batch
-        params.flash_attn_type = _FLASH_ATTENTION[plan.flash_attn]
+        params.flash_attn_type = FLASH_ATTENTION[plan.flash_attn]
         params.type_k, params.type_v = KV_TYPES[plan.type_k], KV_TYPES[plan.type_v]
         params.swa_full = plan.swa_full
         params.n_seq_max = self._sequences()
@@ -109,10 +110,7 @@ class Context:
         return params
 
     def _sequences(self) -> int:
-        """How many sequence ids to have: each costs a recurrent state, or rows of a window that is not kept in full."""
-        if not self.model.window_tokens:
-            return SCRATCH + 1
-        return PLACEHOLDER + 1 if self.plan.swa_full else SEQUENCE + 1
+        return sequences_for(has_window=bool(self.model.window_tokens), swa_full=self.plan.swa_full)
 
     @property
     def n_ctx(self) -> int:
@@ -141,6 +139,10 @@ class Context:
             raise LlmcliError(f"the KV cache has no room for {count} tokens at position {position}")
         reason = native.LOG.last_error() or f"status {status}"
         raise LlmcliError(f"llama.cpp failed to decode: {printable(reason)}", hint="run again with -v for its log")
+
+    def synchronize(self) -> None:
+        """Wait until everything that was asked for is computed: on a GPU, `decode` returns before that."""
+        self._lib.llama_synchronize(self.handle)
 
     def logits(self) -> Any:
         """The logits of the last decoded token: a C float array of n_vocab elements, valid until the next decode."""

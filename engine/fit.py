@@ -31,6 +31,16 @@ _GPU_RESERVE = 1.1
 _WORTHWHILE_GPUS = ("cuda", "rocm", "metal")
 
 
+def sequences_for(*, has_window: bool, swa_full: bool) -> int:
+    """How many sequence ids a context has: each costs a recurrent state, or rows of a window that is not kept in full.
+
+    One answers, blocks pass through the second, and the third keeps places in front of a restored window.
+    """
+    if not has_window:
+        return 2
+    return 3 if swa_full else 1
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Bytes of a model's parts for one request.
@@ -66,9 +76,12 @@ class Sizes:
 
 def measure(request: Request, facts: ModelFacts, n_ctx: int, n_ubatch: int) -> Sizes:
     """The sizes for a context of `n_ctx` tokens, computed `n_ubatch` at a time, with the request's KV types."""
+    sequences = sequences_for(has_window=facts.sliding_window is not None, swa_full=request.swa_full)
 
     def kv_of(tokens: int, type_k: str, type_v: str) -> int:
-        return kv_cache_bytes(facts, tokens, type_k, type_v, swa_full=request.swa_full, n_ubatch=n_ubatch)
+        return kv_cache_bytes(
+            facts, tokens, type_k, type_v, swa_full=request.swa_full, n_seq_max=sequences, n_ubatch=n_ubatch
+        )
 
     weights, n_layer = weights_bytes(facts), max(1, facts.n_layer)
     # The embedding is as large as the output; a model that ties the two puts a copy on the GPU. So one of them counts

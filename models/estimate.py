@@ -1,11 +1,30 @@
-"""How much memory a model needs: weights, KV cache, recurrent state.
+"""How much memory a model needs: weights, KV cache, recurrent state, and the buffers for computing.
 
-The sizes follow llama.cpp: src/llama-kv-cache.cpp (one K and one V tensor per layer, a row per cell),
-src/llama-kv-cache-iswa.cpp (the cells of window layers) and src/llama-memory-recurrent.cpp. They leave out the
-buffers for computing, which depend on the batch and are some tens of megabytes.
+Weights. The bytes of all tensors, as the file has them.
+
+KV cache. Source: src/llama-kv-cache.cpp (one K and one V tensor per layer, a row per cell), src/llama-kv-cache-iswa.cpp
+(the cells of window layers), src/llama-memory-recurrent.cpp. With cells = n_ctx rounded up to 256:
+
+    plain, GQA      layers x cells x KV heads x (key width + value width) x bytes of the type
+    MLA             layers x cells x (latent rank + rotated width): keys alone, values are a part of them
+    sliding window  the window layers have min(cells, window + u-batch) cells, rounded up to 256
+    recurrent       layers x (convolution + recurrence) x 4 bytes for each sequence, whatever the context
+    hybrid          the sum, each layer by its kind
+
+So Llama 3 70B (80 layers, 8 KV heads of 128) at 4,096 tokens and 16 bits: 80 x 4096 x 8 x (128 + 128) x 2 = 1.25 GiB.
+
+Computing. llama.cpp reserves one buffer for the largest graph (llama_context::graph_reserve), in which the allocator
+(ggml-alloc.c) lets tensors share memory. Its size has no closed form; what is live at its widest moment was read off
+the graph (src/models/llama.cpp, src/llama-graph.cpp) and fitted to what the library reported for models of other
+widths: see compute_bytes. The fit is within some percent of the whole, which is what a plan needs.
+
+Vocabulary. The tables that the library makes of it (src/llama-vocab.cpp) have no size in the file either. Measured as
+resident memory: 220 bytes a token with Gemma 3's 262,144, twice that with merges (SmolLM2's 49,152).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from llmcli.base.errors import UsageError
 from llmcli.models.facts import ModelFacts
@@ -14,6 +33,44 @@ from llmcli.models.gguf_types import GGML_TYPES, TYPE_IDS, GgmlType
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 _CELLS_PADDING = 256  # llama.cpp rounds the context, and the cells of window layers, up to this
 DEFAULT_UBATCH_TOKENS = 256
+_F32_BYTES, _F16_BYTES = 4, 2
+_BYTES_PER_TOKEN, _BYTES_PER_MERGED_TOKEN = 220, 440
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """What a run holds in memory, in bytes. The weights are mapped: they come and go with the page cache."""
+
+    weights_bytes: int
+    kv_bytes: int
+    compute_bytes: int
+    vocabulary_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.weights_bytes + self.kv_bytes + self.compute_bytes + self.vocabulary_bytes
+
+
+def memory_need(
+    facts: ModelFacts,
+    n_ctx: int,
+    type_k: str = "f16",
+    type_v: str = "f16",
+    *,
+    n_parallel: int = 1,
+    n_ubatch: int = DEFAULT_UBATCH_TOKENS,
+    swa_full: bool = False,
+    flash_attn: bool = True,
+) -> MemoryNeed:
+    """What a context of `n_ctx` tokens that `n_parallel` sequences share needs in all."""
+    sequences = max(1, n_parallel)
+    kv = kv_cache_bytes(facts, n_ctx, type_k, type_v, swa_full=swa_full, n_seq_max=sequences, n_ubatch=n_ubatch)
+    compute = compute_bytes(
+        facts, n_ctx, n_ubatch=n_ubatch, n_outputs=sequences, swa_full=swa_full, flash_attn=flash_attn
+    )
+    per_token = _BYTES_PER_MERGED_TOKEN if facts.tokenizer_model == "gpt2" else _BYTES_PER_TOKEN
+    return MemoryNeed(weights_bytes(facts), kv, compute, facts.n_vocab * per_token * facts.has_vocabulary)
 
 
 def weights_bytes(facts: ModelFacts) -> int:
@@ -43,7 +100,7 @@ def kv_cache_bytes(
     window_cells = cells
     if facts.sliding_window is not None and not swa_full:
         window = facts.sliding_window * (n_seq_max if kv_unified else 1)
-        window_cells = _padded(min(cells, window + n_ubatch))
+        window_cells = _window_cells(cells, window, n_ubatch)
     total = 0
     for layer, heads in enumerate(facts.n_head_kv):
         in_window = facts.window_layers[layer]
@@ -51,6 +108,45 @@ def kv_cache_bytes(
         total += row * (window_cells if in_window else cells) * streams
     total += _indexer_row_bytes(facts, kind_k, kind_v) * cells * streams
     return total + facts.recurrent_state_bytes * max(1, n_seq_max)
+
+
+def compute_bytes(
+    facts: ModelFacts,
+    n_ctx: int,
+    *,
+    n_ubatch: int = DEFAULT_UBATCH_TOKENS,
+    n_outputs: int = 1,
+    swa_full: bool = False,
+    flash_attn: bool = True,
+) -> int:
+    """The buffers for computing `n_ubatch` tokens at a time with logits for `n_outputs` of them.
+
+    For each token of the u-batch, in floats, the widest of
+
+        feed-forward   4 x embedding + 3 x feed-forward width (gate, up, their product; the residual and its norm)
+        attention      2 x embedding + 2 x query width + key width + value width
+        recurrent      4 x embedding + 5 x inner width
+
+    and the mask, one number for each cell (16 bits with flash attention, else 32 and the scores of every head), twice
+    where there are window layers. Or the logits, where they are more. Then the logits that are handed out.
+    """
+    cells, attends = _padded(n_ctx), any(facts.n_head_kv)
+    masks = cells * attends
+    if facts.sliding_window is not None:
+        masks += cells if swa_full else _window_cells(cells, facts.sliding_window, n_ubatch)
+    scores = 0 if flash_attn else cells * attends * facts.n_head
+    # Where the feed-forward width is not known, the usual four times the embedding.
+    forward = facts.n_ff or (0 if facts.n_inner else 4 * facts.n_embd)
+    widest = max(4 * facts.n_embd + 3 * forward, 4 * facts.n_embd + 5 * facts.n_inner, _attention_width(facts) + scores)
+    live = n_ubatch * (widest * _F32_BYTES + masks * (_F16_BYTES if flash_attn else _F32_BYTES))
+    logits = n_outputs * facts.n_vocab * _F32_BYTES
+    return max(live, logits + n_outputs * 2 * facts.n_embd * _F32_BYTES) + logits
+
+
+def _attention_width(facts: ModelFacts) -> int:
+    heads_kv = max(facts.n_head_kv, default=0)
+    query, pair = facts.n_head * facts.n_embd_head_k, heads_kv * (facts.n_embd_head_k + facts.n_embd_head_v)
+    return 2 * facts.n_embd + 2 * query + pair
 
 
 def kv_bytes_per_token(facts: ModelFacts, type_k: str = "f16", type_v: str = "f16") -> int:
@@ -68,6 +164,11 @@ def kv_type(name: str) -> GgmlType:
     if name.lower() not in KV_TYPES:
         raise UsageError(f"{name!r} is not a KV cache type", hint=f"one of: {', '.join(KV_TYPES)}")
     return GGML_TYPES[TYPE_IDS[name.upper()]]
+
+
+def _window_cells(cells: int, window: int, n_ubatch: int) -> int:
+    """The cells of a window layer: the window of every sequence and one u-batch."""
+    return _padded(min(cells, window + n_ubatch))
 
 
 def _row_bytes(facts: ModelFacts, heads: int, kind_k: GgmlType, kind_v: GgmlType, *, in_window: bool) -> int:

@@ -31,6 +31,8 @@ class ModelFacts:
     longest_token_bytes  of the vocabulary: a text of n bytes has at least n / longest_token_bytes tokens
     n_positions          how many positions the model has embeddings for, where they are learned; a context beyond
                          that kills the process
+    n_ff                 feed-forward values of one token in the widest layer, of all experts that it uses; 0: not known
+    n_inner              values of one token inside a recurrent layer; 0: no such layer
     quant                the file type ("Q4_K_M"), else the most frequent tensor type
     tensor_bytes         of the weights alone; file_bytes: of all files
     shards               absolute paths, in order; one for a model in one file
@@ -66,6 +68,8 @@ class ModelFacts:
     tensor_bytes: int
     file_bytes: int
     shards: tuple[str, ...]
+    n_ff: int = 0
+    n_inner: int = 0
 
     @property
     def bpw(self) -> float:
@@ -114,6 +118,7 @@ def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> Mo
     tensors = {tensor.name: tensor for header in headers for tensor in header.tensors}
     layers = read_layers(keys)
     positions = tensors.get("position_embd.weight")
+    experts_used = max(keys.per_layer("expert_used_count", layers.count_all, (0,)))
     return ModelFacts(
         architecture=keys.architecture,
         name=_text_or_none(first, "general.name"),
@@ -134,7 +139,7 @@ def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> Mo
         indexer_layers=layers.indexer_layers,
         recurrent_state_bytes=layers.recurrent_state_bytes,
         n_expert=keys.integer(keys.own("expert_count")) or 0,
-        n_expert_used=max(keys.per_layer("expert_used_count", layers.count_all, (0,))),
+        n_expert_used=experts_used,
         n_vocab=tensors["token_embd.weight"].shape[1],
         tokenizer_model=keys.text("tokenizer.ggml.model") or "none",
         longest_token_bytes=longest_token_bytes,
@@ -145,7 +150,24 @@ def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> Mo
         tensor_bytes=sum(tensor.nbytes for tensor in tensors.values()),
         file_bytes=sum(header.file_bytes for header in headers),
         shards=tuple(str(header.path.absolute()) for header in headers),
+        n_ff=_forward_width(keys, layers.count_all, experts_used),
+        n_inner=_inner_width(keys),
     )
+
+
+def _forward_width(keys: Keys, n_layer: int, experts_used: int) -> int:
+    dense = max(keys.per_layer("feed_forward_length", n_layer, (0,)))
+    expert = keys.integer(keys.own("expert_feed_forward_length")) or (dense if experts_used else 0)
+    shared = keys.integer(keys.own("expert_shared_feed_forward_length")) or 0
+    return max(dense, expert * experts_used + shared)
+
+
+def _inner_width(keys: Keys) -> int:
+    from llmcli.models.architectures import RWKV
+
+    # RWKV has no width of its own there; what its layers hold at a time was measured to be three times the embedding.
+    wide = 3 * keys.required(keys.own("embedding_length")) if keys.architecture in RWKV else 0
+    return keys.integer(keys.own("ssm.inner_size")) or wide
 
 
 def _text_or_none(header: GgufHeader, key: str) -> str | None:

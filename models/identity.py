@@ -25,7 +25,7 @@ from llmcli.models.gguf_source import open_regular, shown
 from llmcli.models.reference import shard_of
 
 # To be raised when check.py refuses more than before or ModelFacts changes: memos of the old kind are then no use.
-MEMO_VERSION = 1
+MEMO_VERSION = 2
 _MEMO_FOLDER = "models"
 _MEMO_MAX_BYTES = 1 << 20
 

@@ -502,3 +502,11 @@ def test_apples_gpu_shares_the_hosts_memory() -> None:
 def test_a_build_without_a_gpu(asked: int | None, gpus: tuple[Gpu, ...], notes: tuple[str, ...]) -> None:
     found = plan(gpus=gpus, n_gpu_layers=asked)
     assert (found.n_gpu_layers, found.notes) == (0, notes)
+
+
+def test_a_recurrent_state_counts_for_every_sequence_of_the_context() -> None:
+    facts = replace(LLAMA, n_head_kv=(0,) * 32, recurrent_state_bytes=1 << 20)
+    assert plan(facts).kv_bytes == 2 << 20
+    window = replace(facts, sliding_window=512, window_layers=(True,) * 32)
+    assert plan(window).kv_bytes == 1 << 20
+    assert plan(window, swa_full=True).kv_bytes == 3 << 20

@@ -13,11 +13,20 @@ from hypothesis import strategies as st
 
 from llmcli.base.errors import UsageError
 from llmcli.models.check import check_model
-from llmcli.models.estimate import KV_TYPES, kv_bytes_per_token, kv_cache_bytes, kv_type, weights_bytes
+from llmcli.models.estimate import (
+    KV_TYPES,
+    MemoryNeed,
+    compute_bytes,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    kv_type,
+    memory_need,
+    weights_bytes,
+)
 from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_types import TYPE_IDS
 from tests.fixtures.fuzz_bases import ZERO_MODELS
-from tests.fixtures.kv_report import reported_mib
+from tests.fixtures.kv_report import reported_buffers_mib, reported_mib, resident_growth_mib
 
 MIB = 1 << 20
 TOLERANCE_MIB = 0.011  # the log has two decimals for each part
@@ -203,3 +212,85 @@ def test_gemma3(gemma3_path: Path) -> None:
     assert kv_cache_bytes(facts, 4096, swa_full=True) == 18 * 1024 * 4096
     assert reported_mib(gemma3_path, n_ctx=4096, n_ubatch=256, swa_full=False) == 23.25
     assert reported_mib(gemma3_path, n_ctx=4096, n_ubatch=256, swa_full=True) == 72.0
+
+
+# All of it: what a plan counts with, against the buffers that llama.cpp reports.
+LLAMA_70B = replace(LLAMA_8B, n_layer=80, n_embd=8192, n_head=64, n_head_kv=(8,) * 80, window_layers=(False,) * 80)
+
+
+def test_llama_70b_takes_one_and_a_quarter_gib_for_4096_tokens() -> None:
+    assert kv_cache_bytes(LLAMA_70B, 4096) == 5 << 28  # 1.25 GiB
+
+
+def test_compute_buffers_of_a_dense_model() -> None:
+    facts = replace(LLAMA_8B, n_ff=14336)
+    widest, masks = 4 * 4096 + 3 * 14336, 4096 * 2
+    logits = 4 * 128256
+    assert compute_bytes(facts, 4096) == 256 * (4 * widest + masks) + logits
+    assert compute_bytes(facts, 4096, n_ubatch=512) == 512 * (4 * widest + masks) + logits
+    scores = 2 * 4096 + 2 * 4096 + 2 * 8 * 128 + 4096 * 32
+    assert compute_bytes(facts, 4096, flash_attn=False) == 256 * 4 * (scores + 4096) + logits
+    assert compute_bytes(replace(LLAMA_8B, n_ff=0), 4096) == 256 * (4 * 16 * 4096 + masks) + logits
+    wide = replace(facts, n_vocab=1 << 20)
+    assert compute_bytes(wide, 4096, n_outputs=64) == 64 * (2 * 4 * (1 << 20) + 2 * 4 * 4096)
+
+
+def test_a_window_has_a_mask_of_its_own() -> None:
+    plain = replace(LLAMA_8B, n_ff=14336)
+    window = replace(plain, sliding_window=512, window_layers=(True, False) * 16)
+    assert compute_bytes(window, 4096) - compute_bytes(plain, 4096) == 256 * 2 * 768
+    assert compute_bytes(window, 4096, swa_full=True) - compute_bytes(plain, 4096) == 256 * 2 * 4096
+
+
+def test_the_need_is_the_sum_and_parallel_sequences_share_the_context() -> None:
+    facts = replace(LLAMA_8B, recurrent_state_bytes=1000)
+    one, four = memory_need(facts, 4096), memory_need(facts, 4096, n_parallel=4)
+    parts = weights_bytes(facts), kv_cache_bytes(facts, 4096), compute_bytes(facts, 4096), 440 * 128256
+    assert one == MemoryNeed(*parts)
+    assert one.total_bytes == sum(parts)
+    assert memory_need(replace(facts, tokenizer_model="llama"), 4096).vocabulary_bytes == 220 * 128256
+    assert memory_need(replace(facts, tokenizer_model="no_vocab"), 4096).vocabulary_bytes == 0
+    assert four.kv_bytes - one.kv_bytes == 3000
+    assert four.compute_bytes - one.compute_bytes == 3 * 4 * 128256  # logits of each
+
+
+def _whole_agrees(path: Path, **options: Any) -> None:
+    facts = check_model(path, need_vocabulary=False)
+    for flash in (True, False):
+        asked = {"n_ctx": 4096, "n_ubatch": 256, "swa_full": False, "kv_unified": True, "n_seq_max": 2, **options}
+        found = reported_buffers_mib(path, **asked, n_outputs_max=2, flash_attn_type=int(flash))
+        swa_full, n_ubatch = asked["swa_full"], asked["n_ubatch"]
+        need = memory_need(facts, asked["n_ctx"], n_parallel=2, n_ubatch=n_ubatch, swa_full=swa_full, flash_attn=flash)
+        assert min(found["model"], found["compute"]) > 0
+        buffers = need.total_bytes - need.vocabulary_bytes
+        assert buffers / MIB == pytest.approx(sum(found.values()), rel=0.1)
+        assert need.weights_bytes / MIB == pytest.approx(found["model"], abs=0.011)
+        assert need.compute_bytes / MIB == pytest.approx(found["compute"] + found["output"], rel=0.15, abs=0.2)
+
+
+@pytest.mark.parametrize("kind", ["plain", "iswa", "hybrid", "mamba"])
+def test_the_whole_of_a_tiny_model(random_model: Callable[[str], Path], kind: str) -> None:
+    _whole_agrees(random_model(kind))
+
+
+@pytest.mark.parametrize("kind", sorted(ZERO_MODELS))
+def test_the_whole_of_a_rare_kind(tmp_path: Path, kind: str) -> None:
+    _whole_agrees(ZERO_MODELS[kind]().write(tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("options", [{}, {"n_ctx": 8192, "n_ubatch": 512}, {"n_ctx": 1024}])
+def test_the_whole_of_smollm2(smollm2_path: Path, options: dict[str, Any]) -> None:
+    _whole_agrees(smollm2_path, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_ctx": 8192, "n_ubatch": 512}, {"swa_full": True}])
+def test_the_whole_of_gemma3(gemma3_path: Path, options: dict[str, Any]) -> None:
+    _whole_agrees(gemma3_path, **options)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of resident memory is Linux's")
+@pytest.mark.parametrize("n_ctx", [1024, 4096])
+def test_resident_memory_of_real_runs(smollm2_path: Path, gemma3_path: Path, n_ctx: int) -> None:
+    for path in (smollm2_path, gemma3_path):
+        need = memory_need(check_model(path), n_ctx, swa_full=True)
+        assert need.total_bytes / MIB == pytest.approx(resident_growth_mib(path, n_ctx=n_ctx), rel=0.1)

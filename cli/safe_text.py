@@ -1,6 +1,6 @@
 """Text of a model, a file or a name on its way to a terminal: nothing in it can drive the terminal.
 
-Control characters are shown as escapes (ESC as its hexadecimal number): the whole of C0 and C1 but newline and tab, so no
+Control characters are shown as escapes (ESC as its number): the whole of C0 and C1 but newline and tab, so no
 cursor, title, clipboard or colour sequence survives, nor a carriage return or backspace that overwrites what was read.
 So are the characters that reorder a line (bidirectional overrides) and those that some programs take for the end of
 one. Letters, emoji and their joiners pass as they are. This is for terminals alone: a pipe gets the bytes as they came.

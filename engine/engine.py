@@ -76,7 +76,7 @@ def open_engine(
     flag = stop or StopFlag()
     build = check_build(settings)
     resolved, inspected = find_model(reference, settings, reporter)
-    plan = _plan(request, inspected.facts)
+    plan = plan_for(request, inspected.facts)
     for note in plan.notes:
         reporter.notify(note)
     _check_loras(loras, inspected.facts)
@@ -85,7 +85,7 @@ def open_engine(
         # A KeyboardInterrupt is lost where llama.cpp calls Python (progress, log). Only here: what comes before, a
         # download or a hash of gigabytes, polls no flag and is ended by a KeyboardInterrupt.
         with stop_on_interrupt(flag):
-            model = stack.enter_context(_load(resolved, inspected, plan, reporter, flag))
+            model = stack.enter_context(load_model(resolved, inspected, plan, reporter, flag))
             model.add_loras(loras)
             context = stack.enter_context(Context(model, plan, rope=rope, stop=flag))
         if flag.is_set():
@@ -107,7 +107,7 @@ def open_engine(
         )
 
 
-def _plan(request: Request, facts: ModelFacts) -> RunPlan:
+def plan_for(request: Request, facts: ModelFacts) -> RunPlan:
     """The run plan, with the sliding window kept in full where that fits.
 
     A full window is what lets a prefix be restored exactly, and it is used with the prefix store off too: a window that
@@ -120,7 +120,9 @@ def _plan(request: Request, facts: ModelFacts) -> RunPlan:
     return make_plan(request, facts, *hardware)
 
 
-def find_model(reference: str | None, settings: Settings, reporter: Reporter) -> tuple[ResolvedModel, Inspected]:
+def find_model(
+    reference: str | None, settings: Settings, reporter: Reporter, *, need_vocabulary: bool = True
+) -> tuple[ResolvedModel, Inspected]:
     """Resolve the reference and check the file, with progress where its hash is not known yet."""
     resolved = resolve(reference, settings, notify=reporter.notify, progress=reporter.progress)
     with contextlib.ExitStack() as stack:
@@ -133,7 +135,8 @@ def find_model(reference: str | None, settings: Settings, reporter: Reporter) ->
                 tell = stack.enter_context(reporter.progress(title, total_bytes)).update
             tell(done_bytes)
 
-        return resolved, inspect_model(resolved.path, settings, on_hash=on_hash)
+        found = inspect_model(resolved.path, settings, on_hash=on_hash, need_vocabulary=need_vocabulary)
+        return resolved, found
 
 
 def _check_loras(loras: Sequence[Lora], facts: ModelFacts) -> None:
@@ -144,7 +147,10 @@ def _check_loras(loras: Sequence[Lora], facts: ModelFacts) -> None:
             check_lora(lora.path, facts)
 
 
-def _load(resolved: ResolvedModel, inspected: Inspected, plan: RunPlan, reporter: Reporter, stop: StopFlag) -> Model:
+def load_model(
+    resolved: ResolvedModel, inspected: Inspected, plan: RunPlan, reporter: Reporter, stop: StopFlag
+) -> Model:
+    """Load the weights as planned, with progress. Raises UserInterruptError where `stop` is set meanwhile."""
     total = plan.weights_bytes
     with reporter.progress(f"loading {resolved.name}", total) as task:
 

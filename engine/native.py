@@ -105,14 +105,20 @@ def supports_gpu_offload() -> bool:
     return bool(lib().llama_supports_gpu_offload())
 
 
+def ggml_library() -> Any:
+    """The loaded library of ggml.h, whose functions the Python bindings do not declare: who calls one declares it."""
+    lib()
+    from llama_cpp._ggml import libggml
+
+    return libggml
+
+
 @functools.cache
 def _ggml() -> Any:
     """Device functions of ggml-backend.h, which the Python bindings do not declare."""
     import ctypes
 
-    lib()
-    from llama_cpp._ggml import libggml
-
+    libggml = ggml_library()
     size_p = ctypes.POINTER(ctypes.c_size_t)
     for name, arguments, result in (
         ("ggml_backend_dev_count", [], ctypes.c_size_t),

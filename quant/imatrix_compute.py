@@ -1,0 +1,273 @@
+"""Measures the importance matrix of a model on a text, window by window; a run that was stopped goes on where it was.
+
+While it works, what it has stands in `OUTPUT.part`, a valid matrix with notes on which run it is of. It is written when
+the run is stopped and every half minute, and removed once the output is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmcli.base.errors import LlmcliError, UsageError, UserInterruptError
+from llmcli.base.files import make_private_dir
+from llmcli.base.settings import Settings
+from llmcli.base.text import printable
+from llmcli.base.units import format_count
+from llmcli.engine.context import AbortedError
+from llmcli.engine.engine import Reporter, find_model
+from llmcli.engine.evaluator import Evaluator, Measured, open_evaluator
+from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
+from llmcli.engine.plan import Request
+from llmcli.models.identity import Inspected
+from llmcli.quant.corpus import CALIBRATION, DEFAULT_WINDOW_TOKENS, Text, Windows, check_window, cut, pieces, shipped
+from llmcli.quant.imatrix import Entry, Imatrix, merge
+from llmcli.quant.imatrix_collect import Collector
+from llmcli.quant.imatrix_file import read_imatrix, write_imatrix
+from llmcli.quant.place import Target, cannot_write, check_target
+
+PART_SUFFIX = ".part"
+SAVE_EVERY_S = 30.0
+_PIECE_TOKENS = 512
+_DONE = "done"
+_FOLDER = "imatrix"
+
+
+@dataclass(frozen=True, slots=True)
+class ImatrixRequest:
+    """What to measure.
+
+    reference       the model; None as in `resolve`
+    plan            n_ctx is the length of a window
+    n_chunks        windows at most, behind the first `skip_chunks`; None: all there are
+    in_files        matrices of the same model to add in
+    goes_on         take up what an interrupted run of the same kind has left
+    """
+
+    reference: str | None
+    text: Text
+    output: Path
+    plan: Request
+    n_chunks: int | None = None
+    skip_chunks: int = 0
+    process_output: bool = False
+    parse_special: bool = False
+    in_files: tuple[Path, ...] = ()
+    force: bool = False
+    goes_on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ImatrixResult:
+    """A matrix that was written to `output`.
+
+    n_resumed   windows that an earlier run had done
+    compute_s   time spent on the others, of which `n_tokens` is the length
+    """
+
+    imatrix: Imatrix
+    output: Path
+    model: Measured | None
+    n_windows: int
+    n_resumed: int
+    n_tokens: int
+    compute_s: float
+
+    @property
+    def tok_s(self) -> float | None:
+        """Tokens a second, None where nothing was computed."""
+        return self.n_tokens / self.compute_s if self.n_tokens else None
+
+
+def compute_imatrix(
+    request: ImatrixRequest, settings: Settings, reporter: Reporter, *, stop: StopFlag | None = None
+) -> ImatrixResult:
+    """Measure, write `request.output`, return what was written.
+
+    Raises UserInterruptError after Ctrl-C, with what was computed kept for the next call; LlmcliError as the steps do.
+    """
+    check_window(request.plan.n_ctx or 0)
+    flag, collector = stop or StopFlag(), Collector(process_output=request.process_output)
+    inputs = check_output(request.output, request.in_files, force=request.force)
+    with open_evaluator(
+        request.reference,
+        request.plan,
+        settings,
+        reporter,
+        piece_tokens=min(_PIECE_TOKENS, request.plan.n_ctx or _PIECE_TOKENS),
+        watcher=collector.watcher,
+        stop=flag,
+    ) as model:
+        _check_not_the_model(request.output, model.inspected)
+        windows = _windows(request, model)
+        run = _Run(model.evaluator, windows, collector, _notes(request, windows, model.inspected), request)
+        begun = time.perf_counter()
+        first = run.resume(reporter) if request.goes_on else 0
+        with stop_on_interrupt(flag):
+            run.work(first, reporter)
+        compute_s = time.perf_counter() - begun
+    whole = merge([*inputs, run.matrix()]) if inputs else run.matrix()
+    save(request.output, whole)
+    run.part.unlink(missing_ok=True)
+    done = windows.count - first
+    return ImatrixResult(whole, request.output, model, windows.count, first, done * windows.window_tokens, compute_s)
+
+
+def merge_files(files: Sequence[Path], output: Path, *, force: bool) -> ImatrixResult:
+    """Write the sum of several matrices of one model. Raises LlmcliError."""
+    whole = merge(check_output(output, files, force=force))
+    save(output, whole)
+    return ImatrixResult(whole, output, None, whole.n_chunks, 0, 0, 0.0)
+
+
+def check_output(output: Path, in_files: Sequence[Path], *, force: bool) -> list[Imatrix]:
+    """The matrices of `in_files`, once it is clear that `output` can be written. Raises LlmcliError."""
+    check_target(Target(output.absolute().parent, (output,), output.name, force), in_files)
+    return [read_imatrix(path) for path in in_files]
+
+
+def save(path: Path, imatrix: Imatrix) -> None:
+    """Write the file in one step. Raises LlmcliError where the folder cannot be written to."""
+    try:
+        write_imatrix(path, imatrix)
+    except OSError as error:
+        raise cannot_write(path.absolute().parent, error) from None
+
+
+def _check_not_the_model(output: Path, inspected: Inspected) -> None:
+    check_target(
+        Target(output.absolute().parent, (output,), output.name, forced=True), [Path(s) for s in inspected.facts.shards]
+    )
+
+
+def _windows(request: ImatrixRequest, model: Measured) -> Windows:
+    return cut(
+        request.text,
+        model.model.tokenizer,
+        request.plan.n_ctx or DEFAULT_WINDOW_TOKENS,
+        most=request.n_chunks,
+        skip=request.skip_chunks,
+        parse_special=request.parse_special,
+    )
+
+
+def _notes(request: ImatrixRequest, windows: Windows, inspected: Inspected) -> dict[str, str | int]:
+    """What makes two runs the same one."""
+    return {
+        "model": inspected.content_id,
+        "text": request.text.sha256,
+        "window": windows.window_tokens,
+        "first": request.skip_chunks,
+        "windows": windows.count,
+        "output": int(request.process_output),
+        "special": int(request.parse_special),
+    }
+
+
+class _Run:
+    """The loop over the windows and the file that keeps its state."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        windows: Windows,
+        collector: Collector,
+        notes: Mapping[str, str | int],
+        request: ImatrixRequest,
+    ) -> None:
+        self._evaluator, self._windows, self._collector = evaluator, windows, collector
+        self._notes, self._text = notes, request.text
+        self._entries: dict[str, Entry] = {}
+        self._done = 0
+        self.part = request.output.with_name(request.output.name + PART_SUFFIX)
+
+    def resume(self, reporter: Reporter) -> int:
+        """Take up what a stopped run left; how many windows it had done. Raises UsageError where it was another run."""
+        if not self.part.exists():
+            return 0
+        found = read_imatrix(self.part)
+        notes = dict(found.notes)
+        done = notes.pop(_DONE, None)
+        if notes != self._notes or not isinstance(done, int) or not 0 < done <= self._windows.count:
+            raise UsageError(
+                f"{printable(str(self.part))} is what another run left: of another model, text or window",
+                hint="--no-resume starts over and replaces it",
+            )
+        reporter.notify(f"going on behind window {done:,} of {self._windows.count:,}, where the last run stopped")
+        self._entries, self._done = dict(found.entries), done
+        return done
+
+    def work(self, first: int, reporter: Reporter) -> None:
+        """Do the windows from `first` on. Raises UserInterruptError with the state saved."""
+        saved = time.monotonic()
+        with _progress(self._windows, self._text, reporter) as tell:
+            for index in range(first, self._windows.count):
+                try:
+                    self._window(index)
+                except AbortedError:
+                    raise self._interrupted() from None
+                tell(index + 1)
+                if time.monotonic() - saved > SAVE_EVERY_S:
+                    self._save()
+                    saved = time.monotonic()
+
+    def matrix(self, **notes: int) -> Imatrix:
+        """What is there so far; with notes it can be gone on with."""
+        return Imatrix(
+            self._entries,
+            (self._text.name,),
+            self._done,
+            self._windows.window_tokens,
+            {**self._notes, **notes} if notes else {},
+        )
+
+    def _window(self, index: int) -> None:
+        tokens, evaluator = self._windows.window(index), self._evaluator
+        evaluator.clear()
+        for start, end in pieces(len(tokens), evaluator.n_piece):
+            self._collector.begin()
+            # All logits are wanted: without them the last layer computes only the last token.
+            evaluator.decode(tokens[start:end], start, wanted=end - start)
+        for name, entry in self._collector.take().items():
+            kept = self._entries.get(name)
+            self._entries[name] = entry if kept is None else kept.plus(entry, name)
+        self._done = index + 1
+
+    def _save(self) -> None:
+        save(self.part, self.matrix(**{_DONE: self._done}))
+
+    def _interrupted(self) -> UserInterruptError:
+        if not self._done:
+            return UserInterruptError("interrupted before the first window was done")
+        self._save()
+        return UserInterruptError(
+            f"interrupted after {format_count(self._done, 'window')} of {self._windows.count:,}",
+            hint="the same command goes on from there",
+        )
+
+
+@contextlib.contextmanager
+def _progress(windows: Windows, text: Text, reporter: Reporter) -> Iterator[Callable[[int], None]]:
+    """Progress counts bytes: those of the text, in the share that is done."""
+    total = len(text.text.encode("utf-8", "surrogatepass"))
+    with reporter.progress("importance matrix", total) as task:
+        yield lambda done: task.update(total * done // windows.count)
+
+
+# ---- for `quantize --imatrix auto` -----------------------------------------------------------------------------------
+
+
+def auto_imatrix(reference: str | None, plan: Request, settings: Settings, reporter: Reporter) -> tuple[Path, Imatrix]:
+    """The matrix of a model on the package's own text: made now, or kept from before. Raises as the making does."""
+    text = shipped(CALIBRATION)
+    _, inspected = find_model(reference, settings, reporter)
+    folder = make_private_dir(settings.cache_dir / _FOLDER)
+    path = folder / f"{inspected.content_id[:32]}-{text.sha256[:16]}.gguf"
+    with contextlib.suppress(LlmcliError):
+        return path, read_imatrix(path)
+    reporter.notify("measuring an importance matrix on the text that comes with llmcli; it is kept for the next time")
+    request = ImatrixRequest(reference, text, path, plan=plan, force=True)
+    return path, compute_imatrix(request, settings, reporter).imatrix

@@ -1,0 +1,141 @@
+"""The work of `llmcli bench` without a sub command: run the trials, write the rows as they come, tell what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from llmcli.base.errors import UsageError, UserInterruptError
+from llmcli.base.settings import Settings
+from llmcli.base.text import printable
+from llmcli.bench.report import Report, make_report
+from llmcli.bench.result import Failed, Result, Row, row_of
+from llmcli.bench.run import Runner, RunOptions, find_models
+from llmcli.bench.trials import Trial, trials
+from llmcli.cli import output
+from llmcli.cli.bench_params import grid_from
+from llmcli.cli.reporter import StderrReporter
+from llmcli.engine import native
+from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
+
+_STDERR = 2
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Status:
+    """What is being measured, on one line of a terminal that the next one replaces; nothing elsewhere."""
+
+    def __init__(self, settings: Settings, reporter: StderrReporter) -> None:
+        dumb = settings.environment.get("TERM") == "dumb"
+        self._shows = output.is_terminal(_STDERR) and not reporter.quiet and not dumb
+        self._reporter = reporter
+
+    def tell(self, text: str) -> None:
+        """What is about to be done."""
+        self._reporter.detail(text)
+        if self._shows and not self._reporter.verbose:
+            output.stderr_text(_CLEAR_LINE + printable(text))
+
+    def clear(self) -> None:
+        """Take the line away, before something else is written."""
+        if self._shows:
+            output.stderr_text(_CLEAR_LINE)
+
+
+class RowWriter:
+    """Writes rows in one format as they come; the head of a table with the first of them."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        """One row more."""
+        output.write(("" if self.rows else self._report.begin()) + self._report.row(row))
+        self.rows.append(row)
+
+    def end(self) -> None:
+        """What stands behind the rows; nothing where there are none."""
+        if self.rows:
+            output.write(self._report.end())
+
+
+class Silent:
+    """For --json: keeps the rows, which become one object."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        """One row more."""
+        self.rows.append(row)
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def measure_all(
+    settings: Settings,
+    values: Mapping[str, Any],
+    reporter: StderrReporter,
+    enrich: Callable[[Result, Row], Row] | None = None,
+) -> tuple[list[Row], list[Failed], bool]:
+    """Run what the options ask for and write it: the rows, what failed, and whether Ctrl-C ended it."""
+    wanted = trials(grid_from(values))
+    if not wanted:
+        raise UsageError("nothing to measure: every size is 0", hint="llmcli bench -p 512 -n 128")
+    writer: RowWriter | Silent = Silent()
+    if not values["json"]:
+        writer = RowWriter(make_report(values["output_format"], wanted, roofline=values["roofline"]))
+    failures: list[Failed] = []
+    stop = StopFlag()
+    status = Status(settings, reporter)
+    found = find_models((trial.model for trial in wanted), settings, reporter)
+    options = RunOptions(values["repetitions"], warmup=not values["no_warmup"], delay_s=values["delay"])
+    with stop_on_interrupt(stop), Runner(settings, found, options, stop, status.tell) as runner:
+        for outcome in runner.run(wanted):
+            status.clear()
+            if isinstance(outcome, Failed):
+                failures.append(outcome)
+                continue
+            row = row_of(outcome)
+            writer.write(enrich(outcome, row) if enrich else row)
+    status.clear()
+    writer.end()
+    if writer.rows:  # else the first of them is the one line of the command
+        _tell_failures(failures, reporter)
+    return writer.rows, failures, stop.is_set()
+
+
+def _tell_failures(failures: Sequence[Failed], reporter: StderrReporter) -> None:
+    for failed in failures:
+        hint = f" ({failed.error.hint})" if failed.error.hint and "\n" not in failed.error.hint else ""
+        reporter.notify(f"{_title(failed.trial)} was not measured: {failed.error.message}{hint}")
+
+
+def _title(trial: Trial) -> str:
+    return trial.sizes.name + (f" with {trial.model}" if trial.model else "")
+
+
+def failures_json(failures: Sequence[Failed]) -> list[dict[str, Any]]:
+    """What failed, for --json."""
+    return [
+        {"test": failed.trial.sizes.name, "model": failed.trial.model, "error": failed.error.message}
+        for failed in failures
+    ]
+
+
+def conclude(failures: Sequence[Failed], *, interrupted: bool, has_rows: bool) -> int:
+    """The exit code: that of what failed, though the rest was measured; 130 after Ctrl-C. A failure that left nothing
+    at all to show is raised.
+    """
+    if interrupted:
+        raise UserInterruptError
+    if failures and not has_rows:
+        raise failures[0].error
+    return failures[0].error.exit_code if failures else 0
+
+
+def listen(reporter: StderrReporter) -> None:
+    """llama.cpp's log to the reporter."""
+    native.LOG.listen(reporter.native_log)

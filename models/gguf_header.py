@@ -15,7 +15,8 @@ from typing import Any
 
 from llmcli.base.errors import ModelError
 from llmcli.base.text import printable
-from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, Source, shown
+from llmcli.models.gguf_leap import landing_behind
+from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, CutOffError, Source, shown
 from llmcli.models.gguf_types import GGML_TYPES, REMOVED_TYPES
 from llmcli.models.gguf_values import ARRAY, READERS, STRING, TYPE_NAMES, GgufArray
 from llmcli.models.sniff import MAGIC, what_is
@@ -82,23 +83,43 @@ def read_header(path: Path) -> GgufHeader:
     Raises ModelError (what is wrong and where) for anything that is not a whole, little-endian GGUF of version 2 or 3.
     """
     with Source(path) as source:
-        version, tensor_count, key_count = _read_preamble(source)
-        metadata, value_types = _read_metadata(source, key_count)
-        alignment = _alignment(source, metadata, value_types)
-        tensors = tuple(_read_tensors(source, tensor_count))
-        data_offset = _padded(source.position, alignment) if tensors else source.position
-        _check_extents(source, tensors, data_offset, alignment)
-        return GgufHeader(
-            path=path,
-            version=version,
-            byte_order="little",
-            metadata=metadata,
-            value_types=value_types,
-            tensors=tensors,
-            alignment=alignment,
-            data_offset=data_offset,
-            file_bytes=source.file_bytes,
-        )
+        return read_header_from(source)
+
+
+def skim_header(path: Path) -> GgufHeader:
+    """The same for a list of models: the vocabulary is leapt over, which makes it ten to twenty times as fast.
+
+    Its long arrays have the right count and no contents. Where the leap leads astray, or
+    anything at all is odd, the header is read in full.
+    """
+    with Source(path) as source:
+        source.leaps = True
+        try:
+            return read_header_from(source)
+        except ModelError:
+            pass
+    return read_header(path)
+
+
+def read_header_from(source: Source) -> GgufHeader:
+    """The header in a source that is already open."""
+    version, tensor_count, key_count = _read_preamble(source)
+    metadata, value_types = _read_metadata(source, key_count)
+    alignment = _alignment(source, metadata, value_types)
+    tensors = tuple(_read_tensors(source, tensor_count))
+    data_offset = _padded(source.position, alignment) if tensors else source.position
+    _check_extents(source, tensors, data_offset, alignment)
+    return GgufHeader(
+        path=source.path,
+        version=version,
+        byte_order="little",
+        metadata=metadata,
+        value_types=value_types,
+        tensors=tensors,
+        alignment=alignment,
+        data_offset=data_offset,
+        file_bytes=source.file_bytes,
+    )
 
 
 def _read_preamble(source: Source) -> tuple[int, int, int]:
@@ -175,7 +196,7 @@ def _read_array(source: Source, key: str) -> GgufArray:
         size = count * READERS[kind].size
         source.need(size, what)
         source.position += size
-    return GgufArray(TYPE_NAMES[kind], count, source.data[first : source.position])
+    return GgufArray(TYPE_NAMES[kind], count, source.cut(first))
 
 
 def _skip_strings(source: Source, count: int, what: str) -> None:
@@ -185,6 +206,9 @@ def _skip_strings(source: Source, count: int, what: str) -> None:
         source.fail(f"with {what} there are more than {MAX_STRINGS} strings, the limit", source.position)
     if count * 8 > source.file_bytes - source.position:
         source.fail_short(what, source.position, count * 8)
+    if source.leaps and (landing := landing_behind(source, count)) is not None:
+        source.position = landing
+        return
     position, data, unpack = source.position, source.data, U64.unpack_from
     end = len(data)
     for index in range(count):
@@ -264,7 +288,7 @@ def _check_extents(source: Source, tensors: tuple[GgufTensor, ...], data_offset:
         expected = _padded(end, alignment)
     missing = data_offset + end - source.file_bytes
     if missing > 0:
-        raise ModelError(
+        raise CutOffError(
             f"{shown(source.path)} is cut off: it has {source.file_bytes} bytes, expected {data_offset + end}; "
             f"{missing} bytes are missing",
             hint="the download did not finish: pull it again",

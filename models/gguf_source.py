@@ -19,16 +19,25 @@ MAX_HEADER_BYTES = 128 << 20
 MAX_STRINGS = 1 << 21  # in all arrays of a header together
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 _FIRST_READ_BYTES = 1 << 20
+_KEPT_BYTES = 1 << 16
+
+
+class CutOffError(ModelError):
+    """The file ends before what its header promises: most likely a download that did not finish."""
 
 
 class Source:
-    """The file, read forward. `data` is what has been read so far, `position` the next byte to look at."""
+    """The file, read forward. `data` is what has been read so far, `position` the next byte to look at.
+
+    leaps   long arrays may be stepped over unread, and are not kept (skim_header)
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.position = 0
-        self.data = b""
+        self.data = bytearray()  # grows without being copied
         self.strings_left = MAX_STRINGS
+        self.leaps = False
         self._handle = open_regular(path)
         self.file_bytes = os.fstat(self._handle).st_size
 
@@ -48,7 +57,6 @@ class Source:
             self.fail_short(what, start, count)
         if end > MAX_HEADER_BYTES:
             self.fail(f"the header is longer than {MAX_HEADER_BYTES} bytes, the limit", start)
-        # Growing by doubling: the bytes are copied at most twice in all.
         target = min(max(end, 2 * len(self.data), _FIRST_READ_BYTES), self.file_bytes, MAX_HEADER_BYTES)
         self.data += self.read_at(len(self.data), target - len(self.data))
         if end > len(self.data):
@@ -61,7 +69,7 @@ class Source:
         while count > 0 and (piece := os.read(self._handle, count)):
             pieces.append(piece)
             count -= len(piece)
-        return b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def number(self, reader: struct.Struct, what: str) -> Any:
         """The next number."""
@@ -78,12 +86,18 @@ class Source:
             self.fail(f"{what} is {size} bytes long, expected at most {limit}", start)
         self.need(size, what)
         self.position += size
-        return self.data[self.position - size : self.position]
+        return bytes(self.data[self.position - size : self.position])
+
+    def cut(self, start: int) -> bytes:
+        """The bytes from `start` to the position; none where they are many and nobody will ask for them."""
+        if self.leaps and self.position - start > _KEPT_BYTES:
+            return b""
+        return bytes(memoryview(self.data)[start : self.position])
 
     def fail_short(self, what: str, start: int, count: int) -> NoReturn:
         """The file ends inside its header."""
         left = max(0, self.file_bytes - start)
-        raise ModelError(
+        raise CutOffError(
             f"{shown(self.path)} is cut off: at offset {start}, {what} needs {count} bytes, "
             f"and the file has {left} left",
             hint="the download did not finish: pull it again",

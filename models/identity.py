@@ -30,7 +30,7 @@ _MEMO_FOLDER = "models"
 _MEMO_MAX_BYTES = 1 << 20
 
 
-class _FileIdentity(NamedTuple):
+class FileIdentity(NamedTuple):
     """What tells one state of one file from another; a list in the memo."""
 
     real_path: str
@@ -67,7 +67,7 @@ def inspect_model(
     Raises ModelError as check_model does, and where a file changes while it is read.
     """
     absolute = Path(os.path.abspath(path))
-    memo = settings.cache_dir / _MEMO_FOLDER / f"{_memo_name(absolute)}.json"
+    memo = _memo_path(absolute, settings)
     found = _recall(memo, absolute)
     if found is None:
         found, files = _inspect(absolute, on_hash)
@@ -77,15 +77,28 @@ def inspect_model(
     return found
 
 
-def _inspect(path: Path, on_hash: Callable[[int, int], None] | None) -> tuple[Inspected, list[_FileIdentity]]:
+def known_content_id(path: Path, settings: Settings) -> str | None:
+    """The content id of the model at `path` where it was worked out before and no file has changed since."""
+    absolute = Path(os.path.abspath(path))
+    found = _recall(_memo_path(absolute, settings), absolute)
+    return found.content_id if found else None
+
+
+def forget(path: Path, settings: Settings) -> None:
+    """Drop what is remembered of a model that is about to go."""
+    with contextlib.suppress(OSError):
+        _memo_path(Path(os.path.abspath(path)), settings).unlink()
+
+
+def _inspect(path: Path, on_hash: Callable[[int, int], None] | None) -> tuple[Inspected, list[FileIdentity]]:
     """Check, then hash; what is checked and what is hashed must be the same files, so nothing may change meanwhile."""
     from llmcli.models.check import check_model  # not needed, and 20 ms of start-up, where the result is remembered
 
     try:
         facts = check_model(path, need_vocabulary=False)
-        before = [_file_identity(shard) for shard in facts.shards]
+        before = [file_identity(shard) for shard in facts.shards]
         digests = list(_digests(facts, before, on_hash))
-        if [_file_identity(shard) for shard in facts.shards] != before:
+        if [file_identity(shard) for shard in facts.shards] != before:
             raise _changed(path)
     except OSError as error:
         raise ModelError(f"{shown(path)} cannot be read: {error.strerror}") from None
@@ -94,7 +107,7 @@ def _inspect(path: Path, on_hash: Callable[[int, int], None] | None) -> tuple[In
 
 
 def _digests(
-    facts: ModelFacts, files: list[_FileIdentity], on_hash: Callable[[int, int], None] | None
+    facts: ModelFacts, files: list[FileIdentity], on_hash: Callable[[int, int], None] | None
 ) -> Iterator[bytes]:
     """The digest of each shard. The sizes of the check bound the work: a file that grows is not followed for ever."""
     done = 0
@@ -120,15 +133,16 @@ def _changed(path: Path) -> ModelError:
     return ModelError(f"{shown(path)} changed while it was read", hint="wait until it is complete")
 
 
-def _memo_name(path: Path) -> str:
+def _memo_path(path: Path, settings: Settings) -> Path:
     """One memo for each file, by whatever link it is reached; a shard counts with the folder its siblings are in."""
     key = str(path) if shard_of(path.name) else os.path.realpath(path)
-    return hashlib.sha256(os.fsencode(key)).hexdigest()
+    return settings.cache_dir / _MEMO_FOLDER / f"{hashlib.sha256(os.fsencode(key)).hexdigest()}.json"
 
 
-def _file_identity(path: str) -> _FileIdentity:
+def file_identity(path: str) -> FileIdentity:
+    """The present state of a file. Raises OSError."""
     status = os.stat(path)
-    return _FileIdentity(
+    return FileIdentity(
         os.path.realpath(path),
         status.st_dev,
         status.st_ino,
@@ -147,7 +161,7 @@ def _recall(memo: Path, path: Path) -> Inspected | None:
         facts, content_id = facts_from_json(data["facts"]), str(data["content_id"])
         if len(facts.shards) == 1:  # the link may be another one than last time
             facts = replace(facts, shards=(str(path),))
-        now = [list(_file_identity(shard)) for shard in facts.shards]
+        now = [list(file_identity(shard)) for shard in facts.shards]
         if data["files"] != now or len(content_id) != hashlib.sha256().digest_size * 2:
             return None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -155,7 +169,7 @@ def _recall(memo: Path, path: Path) -> Inspected | None:
     return Inspected(Path(facts.shards[0]), facts, content_id)
 
 
-def _remember(memo: Path, found: Inspected, files: list[_FileIdentity]) -> None:
+def _remember(memo: Path, found: Inspected, files: list[FileIdentity]) -> None:
     with contextlib.suppress(OSError):
         data: dict[str, Any] = {
             "version": MEMO_VERSION,

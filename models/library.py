@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from llmcli.base.settings import Settings
-from llmcli.models.reference import is_model_name, model_name, quant_of, select, shard_of
+from llmcli.models.reference import is_half_name, is_model_name, model_name, quant_of, select, shard_of
 
 MAGIC = b"GGUF"
 REPO_PREFIX = "models--"
@@ -25,6 +25,14 @@ _MAX_ENTRIES = 100_000  # of one scan; a mistyped folder such as `/` must not ta
 _REVISION = re.compile(r"[0-9a-fA-F]{7,64}\Z")
 
 Source = Literal["own", "folder", "hub"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A file below some folder that is named like a model; `relative` is its path below that folder, with `/`."""
+
+    path: Path
+    relative: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +89,33 @@ def list_models(settings: Settings) -> tuple[LocalModel, ...]:
     return tuple(sorted(found.values(), key=lambda m: (m.name.casefold(), m.reference)))
 
 
+def places(settings: Settings) -> tuple[tuple[Source, Path], ...]:
+    """The folders that are looked through besides the Hugging Face cache: ours, then the user's."""
+    return (("own", own_folder(settings)), *(("folder", folder) for folder in settings.folders))
+
+
+def cached_repos(settings: Settings) -> tuple[Path, ...]:
+    """The folders of all repositories in the Hugging Face cache."""
+    names = (name for name in _names(settings.hub_cache_dir) if name.startswith(REPO_PREFIX))
+    return tuple(settings.hub_cache_dir / name for name in names)
+
+
+def half_files(repo_folder: Path) -> tuple[Path, ...]:
+    """What downloads that did not finish have left among the blobs of a cached repository."""
+    blobs = repo_folder / "blobs"
+    return tuple(blobs / name for name in _names(blobs) if is_half_name(name))
+
+
 def models_below(folder: Path) -> tuple[ModelFile, ...]:
     """The models in `folder` and the folders in it, sorted; a split model is one entry."""
     whole: list[ModelFile] = []
     split: dict[tuple[str, str, int], list[tuple[int, ModelFile]]] = {}
-    for file in _gguf_files(folder):
+    for candidate in candidates_below(folder):
+        if not is_model_name(candidate.path.name) or not starts_like_gguf(candidate.path):
+            continue
+        file = _sized(candidate)
+        if file is None:
+            continue
         place, _, base = file.relative.rpartition("/")
         if shard := shard_of(base):
             split.setdefault((place, shard.stem, shard.count), []).append((shard.number, file))
@@ -130,33 +160,32 @@ def repo_models(repo_folder: Path) -> tuple[ModelFile, ...]:
 
 
 def _in_folders(settings: Settings) -> Iterator[LocalModel]:
-    places: list[tuple[Source, Path]] = [("own", own_folder(settings))]
-    places += [("folder", folder) for folder in settings.folders]
-    for source, folder in places:
+    for source, folder in places(settings):
         for file in models_below(folder):
             yield LocalModel(file.path, model_name(file.path.name), str(file.path), file.size_bytes, source)
 
 
 def _in_hub_cache(settings: Settings) -> Iterator[LocalModel]:
-    for name in _names(settings.hub_cache_dir):
-        if not name.startswith(REPO_PREFIX):
-            continue
-        folder = settings.hub_cache_dir / name
+    for folder in cached_repos(settings):
         files = repo_models(folder)
         for file in files:
-            reference = _shortest_reference(repo_id_of(folder), file.relative, [f.relative for f in files])
+            reference = shortest_reference(repo_id_of(folder), file.relative, [f.relative for f in files])
             yield LocalModel(file.path, model_name(file.path.name), reference, file.size_bytes, "hub")
 
 
-def _shortest_reference(repo_id: str, relative: str, all_relative: list[str]) -> str:
+def shortest_reference(repo_id: str, relative: str, all_relative: list[str]) -> str:
+    """What to type to get one of the files of a repository."""
     quant = quant_of(relative.rpartition("/")[2])
     if quant and select(quant, all_relative, repo_id.rpartition("/")[2]) == [relative]:
         return f"{repo_id}:{quant}"
     return f"{repo_id}:{relative}"
 
 
-def _gguf_files(folder: Path) -> Iterator[ModelFile]:
-    """Model files below `folder`, breadth first. Links to folders are followed, each folder is entered once."""
+def candidates_below(folder: Path) -> Iterator[Candidate]:
+    """What is named like a model or like half of one, below `folder`, breadth first; nothing is opened.
+
+    Links to folders are followed, each folder is entered once.
+    """
     queue, entered, left = [(str(folder), "", 0)], set[tuple[int, int]](), _MAX_ENTRIES
     while queue:
         place, prefix, depth = queue.pop(0)
@@ -172,15 +201,15 @@ def _gguf_files(folder: Path) -> Iterator[ModelFile]:
                 return
             if not entry.name.startswith(".") and depth < _MAX_DEPTH and _is_dir(entry):
                 queue.append((entry.path, f"{prefix}{entry.name}/", depth + 1))
-            elif is_model_name(entry.name) and starts_like_gguf(Path(entry.path)):
-                yield from _sized(Path(entry.path), prefix + entry.name)
+            elif is_model_name(entry.name) or is_half_name(entry.name):
+                yield Candidate(Path(entry.path), prefix + entry.name)
 
 
-def _sized(path: Path, relative: str) -> Iterator[ModelFile]:
+def _sized(candidate: Candidate) -> ModelFile | None:
     try:
-        yield ModelFile(path, relative, path.stat().st_size)
+        return ModelFile(candidate.path, candidate.relative, candidate.path.stat().st_size)
     except OSError:  # gone since it was listed
-        return
+        return None
 
 
 def _entry_name(entry: os.DirEntry[str]) -> str:

@@ -6,16 +6,19 @@ llama.cpp opens the first part and finds the others by name, `<prefix>-00001-of-
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from llmcli.base.errors import ModelError
 from llmcli.models.gguf_header import GgufHeader, read_header
 from llmcli.models.gguf_keys import Keys
-from llmcli.models.gguf_source import shown
+from llmcli.models.gguf_source import CutOffError, shown
 from llmcli.models.reference import shard_of
 
 MAX_SHARDS = 999
 
 
-def read_shards(header: GgufHeader) -> tuple[GgufHeader, ...]:
+def read_shards(header: GgufHeader, *, read: Callable[[Path], GgufHeader] = read_header) -> tuple[GgufHeader, ...]:
     """The headers of all parts, in order, given that of any of them. Raises ModelError for a missing or wrong part."""
     count = _u16(header, "split.count") or 1
     if count == 1:
@@ -32,11 +35,11 @@ def read_shards(header: GgufHeader) -> tuple[GgufHeader, ...]:
     missing = [path for path in paths if not path.exists()]
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ModelError(
+        raise CutOffError(
             f"{shown(missing[0])}{others} is missing: the model has {count} parts, and all must be in one folder",
             hint="pull the model again, or copy the missing part there",
         )
-    headers = tuple(header if path == header.path else read_header(path) for path in paths)
+    headers = tuple(header if path == header.path else read(path) for path in paths)
     _check_parts(headers)
     return headers
 

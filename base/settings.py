@@ -58,6 +58,11 @@ class Settings:
         return _xdg(self.environment, "XDG_CACHE_HOME", ".cache") / "huggingface" / "hub"
 
     @property
+    def sessions_dir(self) -> Path:
+        """Saved conversations."""
+        return self.state_dir / "sessions"
+
+    @property
     def offline(self) -> bool:
         """True where HF_HUB_OFFLINE (or LLMCLI_OFFLINE) forbids the network."""
         names = ("HF_HUB_OFFLINE", "LLMCLI_OFFLINE")

@@ -74,7 +74,7 @@ class Answer:
         """The parts as they come; read once, to the end."""
         splitter = ReasoningSplitter(opened=self._prompt.reasoning_opened)
         tokenizer = self._engine.model.tokenizer
-        visible = frozenset() if self._request.raw else _visible(tokenizer)
+        visible = frozenset() if self._request.raw else visible_tokens(tokenizer)
         for item in generate_answer(self._run, splitter, stops=self._request.stops, visible=visible):
             if isinstance(item, End):
                 self._end = item
@@ -124,7 +124,7 @@ class Answer:
             },
             "build": native.build_info(),
             "seed": self._request.sampling.seed,
-            "sampler": _sampler_json(self._request.sampling),
+            "sampler": sampler_json(self._request.sampling),
             "usage": {
                 "prompt_tokens": len(self._prompt.ids),
                 "completion_tokens": self.completion_tokens,
@@ -156,9 +156,9 @@ class Answer:
         pieces = [
             f"load {format_seconds(timings.load_s)}",
             f"{format_count(timings.prefill_tokens, 'prompt token')} in {format_seconds(timings.prefill_s)}"
-            + _rate(timings.prefill_tok_s),
+            + rate(timings.prefill_tok_s),
             f"{format_count(self.completion_tokens, 'token')} in {format_seconds(timings.decode_s)}"
-            + _rate(timings.decode_tok_s),
+            + rate(timings.decode_tok_s),
             f"first token after {format_seconds(timings.ttft_s)}" if timings.ttft_s is not None else "no token",
             f"ended by {self.finish_reason}",
         ]
@@ -300,17 +300,17 @@ def _keep(tokenizer: Tokenizer) -> int:
     return 1 if tokenizer.adds_bos else 0
 
 
-def _visible(tokenizer: Tokenizer) -> frozenset[int]:
+def visible_tokens(tokenizer: Tokenizer) -> frozenset[int]:
     """Control tokens whose text marks thinking: they must be seen by the splitter."""
     texts = {token: tokenizer.text_of(token) for token in tokenizer.special.control}
     wanted = visible_texts(texts.values())
     return frozenset(token for token, text in texts.items() if text in wanted)
 
 
-def _sampler_json(sampling: Sampling) -> dict[str, Any]:
+def sampler_json(sampling: Sampling) -> dict[str, Any]:
     names = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "mirostat")
     return {name: getattr(sampling, name) for name in names} | {"grammar": sampling.grammar is not None}
 
 
-def _rate(tokens_per_second: float | None) -> str:
+def rate(tokens_per_second: float | None) -> str:
     return f" ({tokens_per_second:.0f} tok/s)" if tokens_per_second else ""

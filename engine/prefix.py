@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from llmcli.base.errors import LlmcliError
 from llmcli.base.settings import Settings
@@ -64,6 +64,7 @@ class PrefixCache:
         self._cold_logits: bytes | None = None
         self._ids: Sequence[int] = ()
         self._refs: tuple[BlockRef, ...] = ()
+        self._held_tokens = 0  # what the session held before, computed or restored for an earlier prompt
         self.report = CacheReport(options.mode)
 
     @property
@@ -259,7 +260,7 @@ class PrefixCache:
         self._store.used(
             self._refs,
             hit_tokens=report.restored_tokens,
-            miss_tokens=len(self._ids) - report.restored_tokens,
+            miss_tokens=len(self._ids) - report.restored_tokens - self._held_tokens,
             saved_s=max(report.saved_s or 0.0, 0.0),
             read_bytes=report.read_bytes,
         )
@@ -269,10 +270,17 @@ class PrefixCache:
         self._store.note(self.fingerprint, {MODEL_NAME_NOTE: found.name, MODEL_PATH_NOTE: str(found.path.absolute())})
 
 
+_Cache = TypeVar("_Cache", bound=PrefixCache)
+
+
 @contextlib.contextmanager
 def open_prefix_cache(
-    engine: Engine, options: CacheOptions, settings: Settings, notify: Callable[[str], None]
-) -> Iterator[PrefixCache | None]:
+    engine: Engine,
+    options: CacheOptions,
+    settings: Settings,
+    notify: Callable[[str], None],
+    kind: type[_Cache] = PrefixCache,  # type: ignore[assignment]  # the default of the type, too
+) -> Iterator[_Cache | None]:
     """The store for this engine's session; None where it is off, or where this model's memory cannot be stored."""
     if options.mode == "off":
         yield None
@@ -281,7 +289,7 @@ def open_prefix_cache(
     readonly = options.mode == "readonly"
     with PrefixStore.open(folder, options.policy, salt=options.salt, readonly=readonly, notify=notify) as store:
         try:
-            cache = PrefixCache(engine, store, options, settings, notify)
+            cache = kind(engine, store, options, settings, notify)
         except AbortedError:  # Ctrl-C: what comes next will notice, too
             cache = None
         except LlmcliError as error:

@@ -83,6 +83,10 @@ class Tokenizer:
             )
         return ids
 
+    def tokenize_behind(self, fragments: Iterable[tuple[str, bool]]) -> list[int]:
+        """The ids of fragments that go on behind other tokens."""
+        return [token for text, special in fragments for token in self._continue(text, parse_special=special)]
+
     def _continue(self, text: str, *, parse_special: bool) -> list[int]:
         # SentencePiece vocabularies put a space before every text they are given. In the middle of a text that is
         # wrong, so the fragment is tokenized behind a newline, whose own ids are then taken off again.

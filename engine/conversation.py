@@ -1,0 +1,394 @@
+"""A conversation with an open model: what was said, and the KV cache that goes with it.
+
+Everything `llmcli chat` does, without the terminal. The history is kept as the tokens that were decoded
+(`chat_layout`), the KV stays in memory between turns and comes from the prefix store after a break (`chat_kv`), and
+every change is in the session's file before the next one begins (`llmcli.sessions`).
+
+All methods but `interrupt` and `hurry` are called by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from llmcli.base.errors import UsageError
+from llmcli.base.settings import Settings
+from llmcli.base.units import format_count
+from llmcli.engine.answer import choose_template
+from llmcli.engine.chat_fit import ChatOverflow, Fitted, fit_turn
+from llmcli.engine.chat_kv import ChatKv
+from llmcli.engine.chat_layout import ChatLayout, Laid
+from llmcli.engine.chat_reply import Asked, Reply
+from llmcli.engine.context import Rope
+from llmcli.engine.engine import Engine, Reporter, open_engine
+from llmcli.engine.interrupt import StopFlag
+from llmcli.engine.model import Lora
+from llmcli.engine.plan import Request
+from llmcli.engine.prefix import open_prefix_cache
+from llmcli.engine.prefix_report import CacheOptions
+from llmcli.engine.prefix_turns import TurnCache
+from llmcli.engine.sampling import Sampling
+from llmcli.sessions.events import Header, ModelNote
+from llmcli.sessions.file import SessionLog
+from llmcli.sessions.turns import History, Turn, local_now
+
+_MOST_SEED = 0xFFFFFFFF
+# So many tokens of a known conversation computed again are worth a line.
+_WORTH_SAYING_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """Everything that decides a conversation.
+
+    system       None: that of the session, where there is one
+    template     None: that of the session, else the model's own
+    max_tokens   per answer; None: until the model ends or the context is full
+    keep_turns   how many first turns stay when turns are dropped
+    """
+
+    reference: str | None
+    plan: Request
+    sampling: Sampling
+    rope: Rope = field(default_factory=Rope)
+    loras: tuple[Lora, ...] = ()
+    system: str | None = None
+    template: str | None = None
+    max_tokens: int | None = None
+    stops: tuple[str, ...] = ()
+    overflow: ChatOverflow = "drop"
+    keep_turns: int = 1
+    cache: CacheOptions = field(default_factory=CacheOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextUse:
+    """How full the context is. used_tokens: up to the end of the last answer; system_tokens: 0 where not known."""
+
+    used_tokens: int
+    n_ctx: int
+    turns: int
+    dropped_turns: int
+    system_tokens: int
+
+
+class Conversation:
+    """What was said, and how to go on.
+
+    sampling, max_tokens   may be assigned between turns
+    notify                 who is told the lines that the user should read
+    on_progress            told (tokens done, tokens to do) while a prompt is computed
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        layout: ChatLayout,
+        request: ChatRequest,
+        log: SessionLog,
+        prefix: TurnCache | None,
+        notify: Callable[[str], None],
+    ) -> None:
+        self.engine, self._layout, self._request, self._log = engine, layout, request, log
+        self.kv = ChatKv(engine, prefix, inexact=request.cache.mode == "max")
+        self.sampling, self.max_tokens = request.sampling, request.max_tokens
+        self.notify = notify
+        self.on_progress: Callable[[int, int], None] | None = None
+        self._hurry = threading.Event()
+        self._unsettled: Reply | None = None
+        self._resumed_tokens = len(self.history.turns[-1].ids) if self.history.turns else 0
+        self._told: set[str] = set()
+        self._system_tokens = 0
+
+    @property
+    def history(self) -> History:
+        """What was said and still stands."""
+        return self._log.history
+
+    @property
+    def log(self) -> SessionLog:
+        """The session; one without a file where the conversation is not saved."""
+        return self._log
+
+    @property
+    def name(self) -> str | None:
+        """The session's name; None where the conversation is not saved."""
+        return self._log.name
+
+    @property
+    def cache_mode(self) -> str:
+        """--cache."""
+        return self._request.cache.mode
+
+    @property
+    def template_name(self) -> str:
+        """Which chat template is in use."""
+        return self._layout.template.name
+
+    # Turns
+
+    def say(self, text: str) -> Reply:
+        """Ask; the answer is computed while it is read. Raises LlmcliError, and then nothing has changed."""
+        self._settle_rest()
+        self.engine.stop.clear()
+        self._hurry.clear()
+        begun = time.perf_counter()
+        fitted = self._fit(text)
+        laid = fitted.laid
+        if fitted.hidden != self.history.hidden:
+            self._log.hide(*fitted.hidden)
+        self._layout.remember(laid)
+        self._system_tokens = laid.system_tokens
+        asked = Asked(
+            user=text,
+            laid=laid,
+            sampling=self._sampling_of_turn(),
+            max_tokens=self.max_tokens,
+            stops=self._request.stops,
+            shift=self._request.overflow == "shift",
+            keep_tokens=laid.system_tokens or self.engine.model.tokenizer.adds_bos * 1,
+            tokenize_s=time.perf_counter() - begun,
+            number=len(self.history.turns) + 1,
+        )
+        reply = Reply(self, asked, self._record)
+        self._tell_of_layout(reply, fitted)
+        return reply
+
+    def retry(self) -> Reply:
+        """The last question again. Raises UsageError where there is none."""
+        return self.edit(self._last_question())
+
+    def edit(self, text: str) -> Reply:
+        """Another question in the place of the last one. Raises UsageError where there is none."""
+        self._last_question()
+        self.undo()
+        return self.say(text)
+
+    def undo(self, count: int = 1) -> int:
+        """Take the last turns back; how many there were."""
+        return self._log.undo(count)
+
+    def clear(self) -> None:
+        """Forget all turns; the system prompt stays."""
+        self._log.clear()
+
+    def set_system(self, text: str | None) -> None:
+        """Another system prompt, or none, from here on."""
+        self._log.set_system(text)
+
+    def last_user_text(self) -> str | None:
+        """The last question, answered or not."""
+        return self.history.last_user_text()
+
+    def _last_question(self) -> str:
+        text = self.history.last_user_text()
+        if text is None:
+            raise UsageError("nothing was asked yet")
+        return text
+
+    def _fit(self, text: str) -> Fitted:
+        return fit_turn(
+            self._layout,
+            self.history,
+            text,
+            n_ctx=self.engine.context.n_ctx,
+            max_tokens=self.max_tokens,
+            policy=self._request.overflow,
+            keep_turns=self._request.keep_turns,
+            longest_token_bytes=self.engine.inspected.facts.longest_token_bytes,
+        )
+
+    def _sampling_of_turn(self) -> Sampling:
+        """Each turn has a seed of its own, or /retry would give the same answer again."""
+        return replace(self.sampling, seed=(self.sampling.seed + self.history.asked) % _MOST_SEED)
+
+    def _record(self, reply: Reply, turn: Turn) -> None:
+        self._unsettled = reply
+        self._log.add(turn)
+        if not turn.is_answered:
+            reply.tell("there is no answer: the question is left out of what follows (/retry asks it again)")
+
+    # What is said besides the answer
+
+    def tell(self, note: str) -> None:
+        """Tell the user, each line once."""
+        if note not in self._told:
+            self._told.add(note)
+            self.notify(note)
+
+    def _tell_of_layout(self, reply: Reply, fitted: Fitted) -> None:
+        laid = fitted.laid
+        if laid.system_merged:
+            reply.tell("this model's template has no system role: the system prompt goes into the first user turn")
+        if fitted.dropped:
+            reply.tell(
+                f"the context of {self.engine.context.n_ctx:,} tokens is full: the model no longer sees "
+                f"{format_count(fitted.dropped, 'turn')} of this conversation"
+            )
+            self._told.discard(reply.notes[-1])  # next time it is said again
+        elif laid.earlier and laid.taken_tokens < len(laid.earlier):
+            self._tell_of_parting(reply, laid)
+
+    def _tell_of_parting(self, reply: Reply, laid: Laid) -> None:
+        last = self.history.visible()[-1]
+        if last.system != self.history.system:
+            return  # the user changed it
+        reason = "leaves out earlier thinking" if last.reasoning else "renders earlier answers in another way"
+        if reason not in self._told:
+            self._told.add(reason)
+            count = len(laid.earlier) - laid.taken_tokens
+            reply.tell(
+                f"this model's chat template {reason}: from there on ({format_count(count, 'token')} now) "
+                "each turn is computed again"
+            )
+
+    def about_to_compute(self, reply: Reply, count: int) -> None:
+        """The KV that could be had is there; say where it is much less than what was known."""
+        expected, self._resumed_tokens = self._resumed_tokens, 0
+        report = reply.cache_report
+        missing = min(expected, reply.prompt_tokens) - reply.kept_tokens - reply.restored_tokens
+        if expected and missing >= _WORTH_SAYING_TOKENS and count >= _WORTH_SAYING_TOKENS:
+            reason = (report.miss_reason or report.mode).replace("_", " ")
+            detail = f": {report.miss_detail}" if report.miss_detail else ""
+            reply.tell(f"{format_count(count, 'token')} of this conversation are computed again ({reason}{detail})")
+
+    # Between the turns
+
+    def settle(self, *, ahead: bool = True) -> None:
+        """End what goes on behind an answer: saving its prompt, and computing the answer's tokens as a prompt.
+
+        ahead   False leaves the second to the next turn, which has to do it then
+        """
+        self._settle_rest()
+        if not ahead or not self.history.turns or self._hurry.is_set() or not self.engine.session.is_whole:
+            return
+        ids = self.history.turns[-1].ids
+        if not ids or len(ids) >= self.engine.context.n_ctx or self.engine.stop.is_set():
+            return
+        begun = time.perf_counter()
+        computed = self.kv.ahead(ids, lambda: not self._hurry.is_set())
+        if self.kv.prefix:
+            taken_s = time.perf_counter() - begun
+            self.kv.prefix.finish(computed / taken_s if computed else None, computed)
+
+    def _settle_rest(self) -> None:
+        reply, self._unsettled = self._unsettled, None
+        if reply and self.kv.prefix:
+            self.kv.prefix.finish(reply.timings.prefill_tok_s, reply.timings.prefill_tokens)
+
+    def interrupt(self) -> None:
+        """End the answer, or what is done ahead. From any thread."""
+        self._hurry.set()
+        self.engine.stop.set()
+
+    def hurry(self) -> None:
+        """Somebody waits: leave what is done ahead. From any thread."""
+        self._hurry.set()
+
+    # Looking
+
+    def use(self) -> ContextUse:
+        """How full the context is."""
+        visible = self.history.visible()
+        return ContextUse(
+            used_tokens=len(visible[-1].ids) if visible else self._system_tokens,
+            n_ctx=self.engine.context.n_ctx,
+            turns=len(self.history.turns),
+            dropped_turns=self.history.dropped,
+            system_tokens=self._system_tokens,
+        )
+
+    def prompt_text(self, user: str = "") -> str:
+        """What the model would be given for this question, as text."""
+        return self._layout.lay_out(self.history, user).text
+
+    def prompt_ids(self, user: str = "") -> tuple[int, ...]:
+        """The same as tokens."""
+        return self._layout.lay_out(self.history, user).ids
+
+
+@contextlib.contextmanager
+def open_conversation(
+    request: ChatRequest,
+    settings: Settings,
+    reporter: Reporter,
+    *,
+    log: SessionLog | None = None,
+    may_switch: Callable[[str, str], bool] | None = None,
+) -> Iterator[Conversation]:
+    """Open the model and go on with `log`, or begin. Raises LlmcliError of whichever step fails.
+
+    log          None: not saved
+    may_switch   asked (the session's model, this model) where they are not the same; None: no
+    """
+    stop = StopFlag()
+    threading.Thread(target=_warm_up_templates, daemon=True).start()
+    known = log.header if log else None
+    reference = request.reference or (known.model.path if known else None)
+    with open_engine(
+        reference, request.plan, settings, reporter, rope=request.rope, loras=request.loras, stop=stop
+    ) as engine:
+        log = log or SessionLog(None)
+        loaded = log.header.template if log.header and request.template is None else None
+        template = choose_template(engine.model, request.template, reporter, loaded=loaded)
+        asked_for = loaded if request.template is None else (template.name, template.source)
+        note = ModelNote(engine.resolved.name, engine.inspected.content_id, str(engine.resolved.path.absolute()))
+        if log.header is None:
+            log.begin(Header(note, asked_for, request.system, local_now().isoformat(timespec="seconds")))
+        else:
+            _adopt(log, log.header, note, asked_for, may_switch)
+            if request.system is not None and request.system != log.history.system:
+                log.set_system(request.system)
+        template.clock = _clock(log.header.created if log.header else "")
+        layout = ChatLayout(template, engine.model.tokenizer)
+        with _open_cache(engine, request, settings, reporter) as prefix:
+            conversation = Conversation(engine, layout, request, log, prefix, reporter.notify)
+            yield conversation
+            conversation.settle(ahead=False)
+
+
+def _adopt(
+    log: SessionLog,
+    header: Header,
+    note: ModelNote,
+    template: tuple[str, str] | None,
+    may_switch: Callable[[str, str], bool] | None,
+) -> None:
+    """Go on with the session's model; with another one only where that is allowed. Raises UsageError."""
+    if header.model.content_id != note.content_id:
+        if not (may_switch and may_switch(header.model.name, note.name)):
+            raise UsageError(
+                f"session {log.name} is with the model {header.model.name}, and this is {note.name}",
+                hint="--switch-model goes on with the other one",
+            )
+        log.change_model(note, template)
+    elif header.template != template:
+        log.change_model(note, template)
+
+
+def _clock(created: str) -> Callable[[], datetime]:
+    """Templates that print the date print that of the session's first day: another one would change every token."""
+    try:
+        begun = datetime.fromisoformat(created)
+    except ValueError:
+        begun = local_now()
+    return lambda: begun
+
+
+@contextlib.contextmanager
+def _open_cache(
+    engine: Engine, request: ChatRequest, settings: Settings, reporter: Reporter
+) -> Iterator[TurnCache | None]:
+    with open_prefix_cache(engine, request.cache, settings, reporter.notify, TurnCache) as prefix:
+        yield prefix
+
+
+def _warm_up_templates() -> None:
+    from llmcli.engine.chat_template import warm_up
+
+    warm_up()

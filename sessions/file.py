@@ -1,0 +1,222 @@
+"""One session's file: read to the last sound line, and appended to, synced, as each turn ends.
+
+A last line that was cut off (kill -9, a full disk) is no damage: the turn in flight is lost, and that is said. A line
+in the middle that is not what it should be is left out, said, and left in the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from llmcli.base.errors import LlmcliError, ResourceError
+from llmcli.base.files import fsync_dir
+from llmcli.base.text import printable
+from llmcli.sessions.events import (
+    EventError,
+    Header,
+    ModelNote,
+    NewerVersionError,
+    Replay,
+    event_line,
+    model_line,
+    turn_line,
+)
+from llmcli.sessions.turns import History, Turn
+
+SUFFIX = ".jsonl"
+_MOST_LINE_BYTES = 256 << 20
+
+
+class SessionDamagedError(LlmcliError):
+    """The file cannot be read as a conversation."""
+
+
+class Reading:
+    """What a file says.
+
+    sound_bytes   where the last whole line ends
+    warnings      what was left out, one line each
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises SessionDamagedError where there is no sound header or a newer version's line, OSError."""
+        self.sound_bytes = 0
+        self.warnings: list[str] = []
+        self._name = printable(path.stem)
+        with open(path, "rb") as source:
+            lines = self._whole_lines(iter(lambda: source.readline(_MOST_LINE_BYTES), b""))
+            self._replay = self._read(lines)
+
+    @property
+    def header(self) -> Header:
+        """The first line, with the model of the last change."""
+        return self._replay.header
+
+    @property
+    def history(self) -> History:
+        """What still stands of the conversation."""
+        return self._replay.history
+
+    def _whole_lines(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if not line.endswith(b"\n"):
+                self.warnings.append(f"the last line of session {self._name} was cut off: the turn in flight is lost")
+                return
+            self.sound_bytes += len(line)
+            yield line
+
+    def _read(self, lines: Iterator[bytes]) -> Replay:
+        try:
+            replay = Replay.of(Header.from_line(next(lines, b"")))
+            for number, line in enumerate(lines, 2):
+                self._apply(replay, number, line)
+        except NewerVersionError as error:
+            raise SessionDamagedError(f"session {self._name} cannot be read: {error}", hint="update llmcli") from None
+        except EventError as error:
+            raise SessionDamagedError(f"session {self._name} cannot be read: {error}") from None
+        return replay
+
+    def _apply(self, replay: Replay, number: int, line: bytes) -> None:
+        try:
+            replay.apply(line)
+        except NewerVersionError:
+            raise
+        except EventError as error:
+            replay.lose_ids()
+            self.warnings.append(f"line {number} of session {self._name} is damaged and left out: {error}")
+
+
+class SessionLog:
+    """An open session: what was said, and the file that every change goes to. Only one process has it open.
+
+    name       the session's name; None: nothing is saved
+    header     None in a new one, until `begin`
+    warnings   what was found wrong when it was opened
+    A file that is not there is made with the first turn, so that nothing is left of a chat in which nothing was said.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Read the file, where there is one. Raises LlmcliError, OSError."""
+        self.path, self.name = path, path.stem if path else None
+        self.header: Header | None = None
+        self.history = History()
+        self.warnings: list[str] = []
+        self._size: int | None = None
+        self._waiting: list[bytes] = []
+        if path and path.exists():
+            found = Reading(path)
+            self.header, self.history, self.warnings = found.header, found.history, found.warnings
+            self._size = found.sound_bytes
+
+    def begin(self, header: Header) -> None:
+        """What a new session is with."""
+        self.header = header
+        self.history.system = header.system
+
+    def add(self, turn: Turn) -> None:
+        """A turn has ended: it is on disk when this returns. Raises ResourceError; a later call writes it then."""
+        before = self.history.turns[-1] if self.history.turns else None
+        self.history.add(turn)
+        self._append(turn_line(turn, before))
+
+    def undo(self, count: int) -> int:
+        """Take turns back; how many there were."""
+        if taken := self.history.undo(count):
+            self._append(event_line("undo", turns=count))
+        return taken
+
+    def clear(self) -> None:
+        """Forget all turns."""
+        self.history.clear()
+        self._append(event_line("clear"))
+
+    def set_system(self, text: str | None) -> None:
+        """Another system prompt from here on."""
+        self.history.system = text
+        self._append(event_line("system", text=text))
+
+    def hide(self, start: int, end: int) -> None:
+        """Leave turns [start, end) out from now on."""
+        self.history.hide(start, end)
+        self._append(event_line("drop", start=start, end=end))
+
+    def change_model(self, model: ModelNote, template: tuple[str, str] | None) -> None:
+        """Go on with another model."""
+        self.history.change_model()
+        if self.header:
+            self.header = replace(self.header, model=model, template=template)
+        self._append(model_line(model, template))
+
+    def _append(self, line: bytes) -> None:
+        if self.path is None or self.header is None:
+            return
+        self._waiting.append(line)
+        if self._size is None and not self.history.asked:
+            return
+        try:
+            self._write(self.path, b"".join([*([self.header.as_line()] if self._size is None else []), *self._waiting]))
+        except OSError as error:
+            raise ResourceError(f"session {self.name} cannot be written: {error.strerror}") from None
+        self._waiting.clear()
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """All of it at the end of what is sound, or nothing."""
+        start = self._size or 0
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(handle).st_size > start:
+                os.ftruncate(handle, start)
+            os.lseek(handle, start, os.SEEK_SET)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, start)
+            raise
+        finally:
+            os.close(handle)
+        if self._size is None:
+            fsync_dir(path.parent)
+        self._size = start + len(data)
+
+    def copy_to(self, path: Path) -> None:
+        """A new file with the same conversation, as it stands. Raises LlmcliError where nothing was said, OSError."""
+        if self.header is None:
+            raise LlmcliError("there is nothing to save yet")
+        lines = [self.header.as_line(), *snapshot_lines(self.header, self.history)]
+        SessionLog(None)._write(path, b"".join(lines))
+
+
+def snapshot_lines(header: Header, history: History) -> list[bytes]:
+    """The shortest lines behind `header` that lead to `history`."""
+    state, lines = History(system=header.system), list[bytes]()
+
+    def bring(system: str | None, hidden: tuple[int, int]) -> None:
+        if state.system != system:
+            state.system = system
+            lines.append(event_line("system", text=system))
+        if state.hidden != hidden:
+            state.hidden = hidden
+            lines.append(event_line("drop", start=hidden[0], end=hidden[1]))
+
+    for turn in history.turns:
+        bring(turn.system, turn.hidden)
+        lines.append(turn_line(turn, state.turns[-1] if state.turns else None))
+        state.add(turn)
+    if history.unanswered is not None:
+        lines.append(turn_line(Turn(history.unanswered, finish_reason="interrupted"), None))
+    bring(history.system, history.hidden)
+    return lines
+
+
+def turn_json(turn: Turn) -> dict[str, Any]:
+    """A turn for people and programs, without its tokens."""
+    fields = asdict(turn)
+    for name in ("prompt_ids", "completion_ids", "content", "system", "hidden"):
+        del fields[name]
+    return fields | {"prompt_tokens": len(turn.prompt_ids), "completion_tokens": len(turn.completion_ids)}

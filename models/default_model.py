@@ -109,12 +109,11 @@ def ensure(
 
 
 def _from_hub(model: DefaultModel, settings: Settings, progress: ProgressFactory) -> Path:
-    from llmcli.models import hub
+    from llmcli.models.hub import HubFile
+    from llmcli.models.hub_fetch import download
 
-    wanted = hub.HubFile(model.repo_id, model.file, model.revision, model.size_bytes, model.sha256)
-    # What is in the cache under this name was looked at and has other bytes.
-    replace = any(True for _ in _cached(model, settings))
-    return hub.download(wanted, settings, progress=progress, replace=replace)
+    wanted = HubFile(model.repo_id, model.file, model.revision, model.size_bytes, model.sha256)
+    return download(wanted, settings, progress=progress)
 
 
 def _from_index(

@@ -1,39 +1,35 @@
-"""Fetching one file from the Hugging Face hub into its cache. The only importer of huggingface_hub.
+"""The Hugging Face hub over HTTP: what a repository holds, what is stated of a file, and its bytes from an offset on.
 
-What the client (2.4) does not do is done here: a hub that cannot be reached is given up within 3 s (the client
-retries a failed name look-up for 24 s and writes about it); the size and sha256 that the hub states are compared with
-what is wanted before a byte is fetched; and the file is checked afterwards, because the client reports success for
-wrong bytes and for a web page too. Nothing else is done to the cache.
+The only importer of huggingface_hub: its session knows proxies, certificates and tokens, and its errors say what a
+refusal means. Its downloads are not used. They neither resume nor check (2.4 reports success for wrong bytes and for
+a web page), and a hub that cannot be reached costs 24 s of name look-ups; here it is given up within 3 s.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
-import re
 import ssl
 import time
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from llmcli.base.errors import ModelError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
+from llmcli.models.http_body import Body
 from llmcli.models.hub_errors import as_llmcli_error, not_a_hub
-from llmcli.models.place import require_free, verify
-from llmcli.models.progress import Progress, ProgressFactory
+from llmcli.models.hub_listing import Repository, is_digest, is_safe_name, parse_repository
 from llmcli.models.reach import connect, within
 
 # Time on the network until the hub is known to answer, in all: name look-up, connection, TLS, the first answer. With
 # the client's import (about 0.5 s) this stays under the 3 s after which a hub counts as out of reach.
 REACH_S = 2.4
-MOVE_WITH = "HF_HOME"
-_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_MAX_LISTING_BYTES = 64 << 20
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
@@ -49,141 +45,141 @@ class HubFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stated:
-    """What the hub says of a file before sending it; `location` is the host that would send it."""
+class Stated:
+    """What the hub says of a file before sending it. `digest` is its ETag where that is a sha256 or git's sha1."""
 
     size_bytes: int | None
-    sha256: str | None
-    location: str
+    digest: str | None
+    commit: str
 
 
-def download(
-    wanted: HubFile, settings: Settings, *, progress: ProgressFactory, replace: bool = False, reach_s: float = REACH_S
-) -> Path:
-    """Fetch `wanted` into the cache, checked; its path in there. `replace` says that what is there has wrong bytes.
+def list_repository(repo_id: str, revision: str, settings: Settings, *, reach_s: float = REACH_S) -> Repository:
+    """What the repository holds at `revision`. Raises ModelError: out of reach, refused, missing, no such answer."""
+    client, ends_at = _reached(settings, reach_s)
+    path = f"{settings.hub_endpoint}/api/models/{repo_id}/revision/{quote(revision, safe='')}?blobs=true"
+    with _translated(HubFile(repo_id, "", revision), settings, fetching=False):
+        session, headers = client.get_session(), _headers(client)
+        timeout = _timeout(client)
+        # The first bytes within the time for reaching the hub; a long list may take longer.
+        answer = within(ends_at + timeout, lambda: _listing(client, session, path, headers, timeout))
+    try:
+        return parse_repository(json.loads(answer), repo_id)
+    except (ValueError, RecursionError):
+        raise not_a_hub(settings) from None
 
-    Raises ModelError (out of reach within `reach_s`, refused, missing, other or wrong bytes; what was fetched wrong is
-    gone again), ResourceError (no room), LlmcliError (the cache cannot be written).
+
+def _listing(client: Any, session: Any, path: str, headers: Mapping[str, str], timeout: float) -> bytes:
+    with session.stream("GET", path, headers=headers, timeout=timeout, follow_redirects=True) as response:
+        if response.status_code >= 400:
+            response.read()
+        client.utils.hf_raise_for_status(response)
+        data = bytearray()
+        for piece in response.iter_bytes():
+            data += piece
+            if len(data) > _MAX_LISTING_BYTES:
+                raise ValueError("the list of files has no end")
+        return bytes(data)
+
+
+def ask(wanted: HubFile, settings: Settings, *, reach_s: float = REACH_S) -> Stated:
+    """What the hub states of the file. Raises ModelError, after `reach_s` seconds on the network at most."""
+    check_name(wanted.repo_id, wanted.file)
+    client, ends_at = _reached(settings, reach_s)
+
+    def head() -> tuple[Stated, str]:
+        left_s = max(0.1, ends_at - time.monotonic())
+        found = client.get_hf_file_metadata(file_url(wanted, settings), timeout=left_s, endpoint=settings.hub_endpoint)
+        if not found.commit_hash or not is_digest(found.commit_hash) or not found.etag:
+            raise not_a_hub(settings)
+        location = settings.hub_endpoint if found.xet_file_data is not None else found.location
+        return Stated(found.size, found.etag if is_digest(found.etag) else None, found.commit_hash), location
+
+    with _translated(wanted, settings, fetching=False):
+        stated, location = within(ends_at, head)
+    if urlsplit(location).netloc != urlsplit(settings.hub_endpoint).netloc:
+        connect(location, ends_at)
+    return stated
+
+
+def check_name(repo_id: str, file: str) -> None:
+    """Raise ModelError for a file name that leaves the repository's folder, or drives a terminal."""
+    if not is_safe_name(file):
+        raise ModelError(f"refused: {printable(repo_id)} names a file {printable(file)!r}")
+
+
+def file_url(wanted: HubFile, settings: Settings) -> str:
+    """The address of the file's bytes."""
+    name, revision = quote(wanted.file), quote(wanted.revision, safe="")
+    return f"{settings.hub_endpoint}/{wanted.repo_id}/resolve/{revision}/{name}"
+
+
+@contextlib.contextmanager
+def open_file(wanted: HubFile, settings: Settings, *, offset: int = 0, end: int | None = None) -> Iterator[Body]:
+    """The file's bytes from `offset` on (up to, not including, `end`). Raises what `as_llmcli_error` makes of it."""
+    client = _client()
+    _trust_bundle(client, settings)
+    headers = {**_headers(client), **_range(offset, end)}
+    with (
+        _translated(wanted, settings, fetching=True),
+        open_url(file_url(wanted, settings), settings, headers=headers) as (response, body),
+    ):
+        if body.status not in {200, 206, 416}:
+            response.read()
+            client.utils.hf_raise_for_status(response)
+        yield body
+
+
+@contextlib.contextmanager
+def open_url(url: str, settings: Settings, *, headers: Mapping[str, str]) -> Iterator[tuple[Any, Body]]:
+    """An answer of any server, through the hub client's session: (the library's response, its body).
+
+    No token is added, and the library takes one off before it follows a redirect to another host. Whatever the
+    library raises comes out as it is; so does ModelError where a redirect leads from https to http.
     """
+    client = _client()
+    _trust_bundle(client, settings)
+    timeout = _timeout(client)
+    # The bytes as they are: a server that compresses them would make every offset and size another one.
+    sent = {"Accept-Encoding": "identity", **headers}
+    with client.get_session().stream("GET", url, headers=sent, timeout=timeout, follow_redirects=True) as response:
+        if url.startswith("https:") and response.url.scheme != "https":
+            raise ModelError(f"{printable(urlsplit(url).hostname or '')} leads from https to plain http: refused")
+        yield response, Body(response, timeout_s=timeout)
+
+
+def read_range(wanted: HubFile, settings: Settings, start: int, count: int) -> bytes:
+    """Up to `count` bytes of the file from `start` on, for readers of headers. Raises ModelError."""
+    with open_file(wanted, settings, offset=start, end=start + count) as body:
+        if body.status == 416:
+            return b""
+        skip = start if body.status == 200 else 0  # a server without Range sends the whole file
+        data = bytearray()
+        while len(data) < skip + count and (piece := body.read()):
+            data += piece
+        return bytes(data[skip : skip + count])
+
+
+def has_token() -> bool:
+    """Whether the hub client finds a token: HF_TOKEN, or the file that its login writes."""
+    return _client().get_token() is not None
+
+
+def _range(offset: int, end: int | None) -> dict[str, str]:
+    if not offset and end is None:
+        return {}
+    return {"Range": f"bytes={offset}-{'' if end is None else end - 1}"}
+
+
+def _reached(settings: Settings, reach_s: float) -> tuple[Any, float]:
+    """The client, once the hub is known to take a connection, and when the time for reaching it is up."""
     if settings.offline:
         raise ModelError("the network is switched off", hint="unset HF_HUB_OFFLINE and LLMCLI_OFFLINE")
-    _check_name(wanted)
-    stated = _ask_hub(wanted, settings, reach_s)
-    _compare(wanted, stated, settings)
-    cache = settings.hub_cache_dir
-    if stated.size_bytes is not None:
-        require_free(cache, stated.size_bytes, move_with=MOVE_WITH)
-    with progress(wanted.file, stated.size_bytes) as task, _errors_translated(wanted, settings, fetching=True):
-        if replace:
-            _drop_cached(wanted, settings)
-        path = _fetch(wanted, settings, task)
-    try:
-        verify(path, size_bytes=stated.size_bytes, sha256=wanted.sha256 or stated.sha256)
-    except ModelError:
-        _remove(path, cache)
-        raise
-    return path
-
-
-def _check_name(wanted: HubFile) -> None:
-    """Refuse a file name from outside that leaves its folder: the client joins it to a path."""
-    parts = wanted.file.split("/")
-    if printable(wanted.file) != wanted.file or "\\" in wanted.file or {"", ".", ".."} & set(parts):
-        raise ModelError(f"refused: {printable(wanted.repo_id)} names a file {printable(wanted.file)!r}")
-
-
-def _ask_hub(wanted: HubFile, settings: Settings, reach_s: float) -> _Stated:
-    """What the hub states of the file. Raises ModelError after `reach_s` seconds on the network."""
     ends_at = time.monotonic() + reach_s
     connect(settings.hub_endpoint, ends_at)
     began = time.monotonic()
     client = _client()
     _trust_bundle(client, settings)
-    ends_at += time.monotonic() - began  # the import is not the network's fault
-
-    def head() -> _Stated:
-        url = client.hf_hub_url(wanted.repo_id, wanted.file, revision=wanted.revision, endpoint=settings.hub_endpoint)
-        left_s = max(0.1, ends_at - time.monotonic())
-        found = client.get_hf_file_metadata(url, timeout=left_s, endpoint=settings.hub_endpoint)
-        if not found.commit_hash or not found.etag:
-            raise not_a_hub(settings)
-        via_xet = found.xet_file_data is not None
-        location = settings.hub_endpoint if via_xet else found.location
-        return _Stated(found.size, found.etag if _SHA256.match(found.etag) else None, location)
-
-    with _errors_translated(wanted, settings, fetching=False):
-        stated = within(ends_at, head)
-    if urlsplit(stated.location).netloc != urlsplit(settings.hub_endpoint).netloc:
-        connect(stated.location, ends_at)
-    return stated
-
-
-def _compare(wanted: HubFile, stated: _Stated, settings: Settings) -> None:
-    """Raise ModelError where the hub holds another file under the name than the one that is wanted."""
-    for what, ours, theirs in (
-        ("bytes", wanted.size_bytes, stated.size_bytes),
-        ("sha256", wanted.sha256, stated.sha256),
-    ):
-        if ours is not None and theirs is not None and ours != theirs:
-            raise ModelError(
-                f"{settings.hub_endpoint} has another {wanted.file} in {wanted.repo_id}: "
-                f"{what} {theirs}, expected {ours}"
-            )
-
-
-def _fetch(wanted: HubFile, settings: Settings, task: Progress) -> Path:
-    client = _client()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about symlinks and disk space: the one is no news, the other was checked
-        path = client.hf_hub_download(
-            wanted.repo_id,
-            wanted.file,
-            revision=wanted.revision,
-            cache_dir=settings.hub_cache_dir,
-            endpoint=settings.hub_endpoint,
-            tqdm_class=_bar_for(task),
-        )
-    return Path(path)
-
-
-def _drop_cached(wanted: HubFile, settings: Settings) -> None:
-    """Not left to the client's force_download: it keeps a name that is there, also where that is a file of its own."""
-    options = {"cache_dir": settings.hub_cache_dir, "revision": wanted.revision}
-    found = _client().try_to_load_from_cache(wanted.repo_id, wanted.file, **options)
-    if isinstance(found, str):  # else None, or a mark for "known not to exist"
-        _remove(Path(found), settings.hub_cache_dir)
-
-
-def _bar_for(task: Progress) -> type[Any]:
-    """A tqdm class that draws nothing and tells `task` the bytes done."""
-    from tqdm.std import tqdm  # type: ignore[import-untyped]
-
-    class Bar(tqdm):  # type: ignore[misc]
-        """Switched off, so that every method of tqdm works and none writes."""
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            # The client's second transport shows two bars; only the one for bytes on the disk counts.
-            self._counts = "downloading bytes" not in str(kwargs.get("desc"))
-            self._done = int(kwargs.get("initial") or 0)
-            super().__init__(*args, **{**kwargs, "disable": True})
-
-        def update(self, n: float | None = 1) -> bool | None:
-            self._done += int(n or 0)
-            if self._counts:
-                task.update(self._done)
-            return None
-
-    return Bar
-
-
-def _remove(path: Path, cache: Path) -> None:
-    """Take a file that was fetched wrong out of the cache: first the name, then the bytes it points at."""
-    blob = Path(os.path.realpath(path))
-    with contextlib.suppress(OSError):
-        path.unlink()
-    if blob.is_relative_to(os.path.realpath(cache)):
-        with contextlib.suppress(OSError):
-            blob.unlink()
+    return client, ends_at + time.monotonic() - began  # the import is not the network's fault
 
 
 def _client() -> Any:
@@ -194,11 +190,24 @@ def _client() -> Any:
     return huggingface_hub
 
 
+def _headers(client: Any) -> dict[str, str]:
+    """The client's own headers, with the user's token where there is one."""
+    from llmcli.base.version import VERSION
+
+    found: dict[str, str] = client.utils.build_hf_headers(library_name="llmcli", library_version=VERSION)
+    return found
+
+
+def _timeout(client: Any) -> float:
+    """Seconds without a byte after which a transfer counts as broken: HF_HUB_DOWNLOAD_TIMEOUT, 10 by default."""
+    return max(1.0, float(client.constants.HF_HUB_DOWNLOAD_TIMEOUT))
+
+
 def _trust_bundle(client: Any, settings: Settings) -> None:
     """Take the CA certificates from where other tools are told to: the client knows only SSL_CERT_FILE and _DIR."""
     env = settings.environment
     name = next((n for n in _CA_VARIABLES if env.get(n)), None)
-    if name is None or env.get("SSL_CERT_FILE") or env.get("SSL_CERT_DIR"):
+    if name is None or env.get("SSL_CERT_FILE") or env.get("SSL_CERT_DIR") or env[name] in _trusted:
         return
     where = {"capath" if os.path.isdir(env[name]) else "cafile": env[name]}
     try:
@@ -210,18 +219,25 @@ def _trust_bundle(client: Any, settings: Settings) -> None:
     made = client.get_session()
     options = {"event_hooks": made.event_hooks, "follow_redirects": True, "timeout": None}
     client.set_client_factory(lambda: type(made)(verify=context, **options))
+    _trusted[:] = [env[name]]
+
+
+_trusted: list[str] = []  # the bundle that the session was made with: once for all requests of a process
 
 
 @contextlib.contextmanager
-def _errors_translated(wanted: HubFile, settings: Settings, *, fetching: bool) -> Iterator[None]:
-    from huggingface_hub import errors, get_token
-
+def _translated(wanted: HubFile, settings: Settings, *, fetching: bool) -> Iterator[None]:
     # HTTPError is the base of the HTTP library's errors, under whichever name the client uses that library.
-    http_error: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]
+    http_error: type[Exception] = _client().errors.HTTPError
     try:
         yield
     except (http_error, OSError, ValueError, RuntimeError, ImportError) as error:
-        has_token = get_token() is not None
         raise as_llmcli_error(
-            error, wanted.repo_id, wanted.file, settings, has_token=has_token, fetching=fetching
+            error,
+            wanted.repo_id,
+            wanted.file,
+            settings,
+            has_token=has_token(),
+            fetching=fetching,
+            revision=None if wanted.file else wanted.revision,
         ) from None

@@ -11,13 +11,14 @@ The contents of the tensors are not looked at.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from llmcli.models.check_sizes import check_sizes
 from llmcli.models.check_tensors import check_tensors
 from llmcli.models.check_vocab import check_vocabulary
 from llmcli.models.facts import ModelFacts, facts_from, require_vocabulary
-from llmcli.models.gguf_header import read_header
+from llmcli.models.gguf_header import GgufHeader, read_header
 from llmcli.models.gguf_keys import Keys
 from llmcli.models.kind import check_kind
 from llmcli.models.shards import read_shards
@@ -29,7 +30,11 @@ def check_model(path: Path, *, need_vocabulary: bool = True) -> ModelFacts:
     need_vocabulary  refuse a model without a tokenizer (a test file); only a caller that feeds token ids may say False
     Raises ModelError: what is wrong, what was expected, and where there is one the next thing to type.
     """
-    headers = read_shards(read_header(path))
+    return check_headers(read_shards(read_header(path)), need_vocabulary=need_vocabulary)
+
+
+def check_headers(headers: Sequence[GgufHeader], *, need_vocabulary: bool = True) -> ModelFacts:
+    """The same for headers that were read already, in order, from wherever."""
     first = headers[0]
     keys = Keys(first, check_kind(first))
     if not any(header.tensors for header in headers):

@@ -41,17 +41,17 @@ def _first_key(data: bytearray, start: int, end: int) -> int | None:
     nearest = end
     for word in _STARTS:
         at = data.find(word, start + 8, nearest)
-        while at >= 0 and not _is_key(data, at - 8):
+        while at >= 0 and not _is_key(data, at - 8, end):
             at = data.find(word, at + 1, nearest)
         if at >= 0:
             nearest = at
     return nearest - 8 if nearest < end else None
 
 
-def _is_key(data: bytearray, start: int) -> bool:
+def _is_key(data: bytearray, start: int, filled: int) -> bool:
     (size,) = U64.unpack_from(data, start)
     key = data[start + 8 : start + 8 + size]
     behind = start + 8 + size
-    if len(key) != size or behind + 4 > len(data) or not re.fullmatch(rb"[A-Za-z0-9_.-]+", key):
+    if len(key) != size or behind + 4 > filled or not re.fullmatch(rb"[A-Za-z0-9_.-]+", key):
         return False
     return U32.unpack_from(data, behind)[0] in TYPE_NAMES

@@ -6,6 +6,7 @@ shrinks while it is read kills the process (SIGBUS).
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import struct
@@ -27,49 +28,66 @@ class CutOffError(ModelError):
 
 
 class Source:
-    """The file, read forward. `data` is what has been read so far, `position` the next byte to look at.
+    """The file, read forward. `position` is the next byte to look at.
 
-    leaps   long arrays may be stepped over unread, and are not kept (skim_header)
+    data     what has been read so far: its first `filled` bytes; what is behind them means nothing
+    leaps    long arrays may be stepped over unread, and are not kept (skim_header)
+    buffer   memory to read into, for those who read many files: fresh memory costs more than reading does
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, buffer: bytearray | None = None) -> None:
         self.path = path
-        self.position = 0
-        self.data = bytearray()  # grows without being copied
+        self.position = self.filled = 0
+        self.data = bytearray() if buffer is None else buffer
         self.strings_left = MAX_STRINGS
         self.leaps = False
-        self._handle = open_regular(path)
-        self.file_bytes = os.fstat(self._handle).st_size
+        self.file_bytes = self._open()
+
+    def _open(self) -> int:
+        """Open the file; its size."""
+        self._file = io.FileIO(open_regular(self.path))
+        return os.fstat(self._file.fileno()).st_size
 
     def __enter__(self) -> Source:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._handle)
+        self._file.close()
 
     def need(self, count: int, what: str, *, at: int | None = None) -> None:
         """Make `count` bytes from `at` (default: the position) available, or say that the file ends before."""
         start = self.position if at is None else at
         end = start + count
-        if end <= len(self.data):
+        if end <= self.filled:
             return
         if end > self.file_bytes:
             self.fail_short(what, start, count)
         if end > MAX_HEADER_BYTES:
             self.fail(f"the header is longer than {MAX_HEADER_BYTES} bytes, the limit", start)
-        target = min(max(end, 2 * len(self.data), _FIRST_READ_BYTES), self.file_bytes, MAX_HEADER_BYTES)
-        self.data += self.read_at(len(self.data), target - len(self.data))
-        if end > len(self.data):
+        # Growing by doubling: the bytes are copied at most twice in all.
+        target = min(max(end, 2 * self.filled, _FIRST_READ_BYTES), self.file_bytes, MAX_HEADER_BYTES)
+        if target > len(self.data):
+            self.data += bytes(target - len(self.data))
+        self.filled = self._fill(self.filled, target)
+        if end > self.filled:
             self.fail_short(what, start, count)
+
+    def _fill(self, start: int, end: int) -> int:
+        """Read the bytes from `start` to `end` into `data`; how far it came."""
+        self._file.seek(start)
+        with memoryview(self.data) as view:
+            while start < end and (count := self._file.readinto(view[start:end])):
+                start += count
+        return start
 
     def read_at(self, offset: int, count: int) -> bytes:
         """Up to `count` bytes from `offset` on; fewer only at the end of the file."""
-        os.lseek(self._handle, offset, os.SEEK_SET)
+        self._file.seek(offset)
         pieces: list[bytes] = []
-        while count > 0 and (piece := os.read(self._handle, count)):
+        while count > 0 and (piece := self._file.read(count)):
             pieces.append(piece)
             count -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
 
     def number(self, reader: struct.Struct, what: str) -> Any:
         """The next number."""

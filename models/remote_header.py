@@ -5,7 +5,8 @@ The reader is the one for files (gguf_header), fed from the network: the same li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from llmcli.base.settings import Settings
@@ -13,36 +14,44 @@ from llmcli.models import hub
 from llmcli.models.check import check_headers
 from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_header import GgufHeader, read_header_from
-from llmcli.models.gguf_source import MAX_STRINGS, Source
+from llmcli.models.gguf_source import Source
 from llmcli.models.hub import HubFile
 from llmcli.models.hub_listing import RemoteFile
 
 
 class RemoteSource(Source):
-    """A file of a repository, read forward; its `path` is its name there."""
+    """A file somewhere else, read forward: `read(start, count)` fetches, and `path` is its name there."""
 
-    def __init__(self, repo_id: str, commit: str, file: RemoteFile, settings: Settings) -> None:
-        self.path = Path(file.name)
-        self.position = 0
-        self.data = bytearray()
-        self.strings_left = MAX_STRINGS
-        self.leaps = False
-        self.file_bytes = file.size_bytes
-        self._wanted, self._settings = HubFile(repo_id, file.name, commit), settings
+    def __init__(self, name: str, size_bytes: int, read: Callable[[int, int], bytes]) -> None:
+        self._read, self._size_bytes = read, size_bytes
+        super().__init__(Path(name))
+
+    def _open(self) -> int:
+        return self._size_bytes
 
     def __exit__(self, *_: object) -> None:
         """Nothing is open between two reads."""
 
     def read_at(self, offset: int, count: int) -> bytes:
         """Up to `count` bytes from `offset` on. Raises ModelError."""
-        return hub.read_range(self._wanted, self._settings, offset, count)
+        return self._read(offset, count)
+
+    def _fill(self, start: int, end: int) -> int:
+        piece = self._read(start, end - start)
+        self.data[start : start + len(piece)] = piece
+        return start + len(piece)
 
 
 def remote_headers(
     repo_id: str, commit: str, files: Sequence[RemoteFile], settings: Settings
 ) -> tuple[GgufHeader, ...]:
     """The headers of a model's files, in order. Raises ModelError: out of reach, refused, no usable GGUF file."""
-    return tuple(read_header_from(RemoteSource(repo_id, commit, file, settings)) for file in files)
+
+    def read_file(file: RemoteFile) -> GgufHeader:
+        read = partial(hub.read_range, HubFile(repo_id, file.name, commit), settings)
+        return read_header_from(RemoteSource(file.name, file.size_bytes, read))
+
+    return tuple(read_file(file) for file in files)
 
 
 def remote_facts(repo_id: str, commit: str, files: Sequence[RemoteFile], settings: Settings) -> ModelFacts:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from llmcli.base.errors import UsageError, UserInterruptError
+from llmcli.base.errors import LlmcliError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.bench.report import Report, make_report
 from llmcli.bench.result import Failed, Result, Row, row_of
 from llmcli.bench.run import Runner, RunOptions, find_models
+from llmcli.bench.runs import load_rows, remember
 from llmcli.bench.trials import Trial, trials
 from llmcli.cli import output
+from llmcli.cli.bench_limits import limits_from
 from llmcli.cli.bench_params import grid_from
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
@@ -74,6 +76,41 @@ class Silent:
         """Nothing."""
 
 
+def bench(settings: Settings, values: dict[str, Any]) -> int:
+    """Measure, write, keep, compare: the exit code."""
+    reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
+    native.LOG.listen(reporter.native_log)
+    limits = limits_from(values)
+    if limits and values["baseline"] is None:
+        raise UsageError("--fail-if needs something to compare with: --baseline FILE")
+    baseline = None if values["baseline"] is None else load_rows(values["baseline"], settings)
+    rows, failures, interrupted = measure_all(settings, values, reporter)
+    if rows and values["json"]:
+        output.write_json({"results": rows, "failures": failures_json(failures), "interrupted": interrupted})
+    if rows and not values["no_history"]:
+        _keep(rows, values["label"], settings, reporter)
+    if baseline and rows and not interrupted:
+        from llmcli.cli.bench_compare import show_comparison
+
+        for_people = _is_read_by_people(values)
+        if for_people:
+            output.write("\n")
+        show_comparison(baseline, rows, limits, values, reporter, to_stdout=for_people)
+    return conclude(failures, interrupted=interrupted, has_rows=bool(rows))
+
+
+def _is_read_by_people(values: Mapping[str, Any]) -> bool:
+    """Whether stdout has a table; behind rows of another format a comparison goes to stderr."""
+    return values["output_format"] == "md" and not values["json"]
+
+
+def _keep(rows: Sequence[Row], label: str, settings: Settings, reporter: StderrReporter) -> None:
+    try:
+        remember(rows, label, settings)
+    except LlmcliError as error:
+        reporter.notify(f"{error.message}; --no-history does without")
+
+
 def measure_all(
     settings: Settings,
     values: Mapping[str, Any],
@@ -86,7 +123,7 @@ def measure_all(
         raise UsageError("nothing to measure: every size is 0", hint="llmcli bench -p 512 -n 128")
     writer: RowWriter | Silent = Silent()
     if not values["json"]:
-        writer = RowWriter(make_report(values["output_format"], wanted, roofline=values["roofline"]))
+        writer = RowWriter(make_report(values["output_format"], wanted, roofline=bool(enrich)))
     failures: list[Failed] = []
     stop = StopFlag()
     status = Status(settings, reporter)
@@ -134,8 +171,3 @@ def conclude(failures: Sequence[Failed], *, interrupted: bool, has_rows: bool) -
     if failures and not has_rows:
         raise failures[0].error
     return failures[0].error.exit_code if failures else 0
-
-
-def listen(reporter: StderrReporter) -> None:
-    """llama.cpp's log to the reporter."""
-    native.LOG.listen(reporter.native_log)

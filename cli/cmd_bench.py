@@ -6,24 +6,27 @@ from typing import Any
 
 import click
 
-from llmcli.base.settings import Settings
-from llmcli.cli import output
+from llmcli.cli.bench_limits import limit_options
 from llmcli.cli.bench_params import FLASH, KINDS_OF_KV, Numbers, Pair, Texts, list_option
 from llmcli.cli.lazy import LazyGroup
 from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.params import Duration, Whole
 
 # name -> (module below llmcli.cli, attribute, one-line summary), as in `main`
-COMMANDS: dict[str, tuple[str, str, str]] = {}
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "compare": ("bench_compare", "compare_command", "Put two runs side by side, with the confidence of the samples."),
+    "history": ("bench_history", "history_command", "Show what was measured before, as a table and a plot."),
+}
 _EPILOG = """\b
 Examples:
   llmcli bench
   llmcli bench -m a.gguf -m b.gguf -p 512,1024 -n 0 -r 9
   llmcli bench -p 0 -n 64 -d 0-4096+1024 -o csv > depth.csv
   llmcli bench -t 1-4 -ub 256,512 -fa on,off
+  llmcli bench --baseline good.json --fail-if 'tg<-5%'
 
 \b
-Exit status: 0 done, 2 usage, 3 no such model, 6 not enough memory,
+Exit status: 0 done, 2 usage, 3 no such model, 5 --fail-if, 6 not enough memory,
 130 interrupted (what was measured is written), 1 anything else. Where a part
 failed, the rest is written and the exit status is that of the first failure."""
 
@@ -61,6 +64,10 @@ failed, the rest is written and the exit status is that of the first failure."""
     help="The format of the rows, with the fields of llama-bench and ours.",
 )
 @option("--json", is_flag=True, help="One JSON object: results, failures.")
+@option("--baseline", metavar="FILE", help="Compare with this run afterwards, as llmcli bench compare does.")
+@limit_options
+@option("--label", default="", metavar="TEXT", help="Words to keep with the run in the history.")
+@option("--no-history", is_flag=True, help="Do not keep the run in the history.")
 @verbosity_options
 @click.pass_context
 def group(ctx: click.Context, /, **values: Any) -> int:
@@ -69,18 +76,10 @@ def group(ctx: click.Context, /, **values: Any) -> int:
     LISTs are written 512,1024 or 0-4096+1024 or 64-4096*2. The tokens are given, so that a model that would end its
     answer still computes N of them. The rate is the median of the samples, ± half the width of their middle half.
     """
-    from llmcli.cli.bench_rates import conclude, failures_json, listen, measure_all
-    from llmcli.cli.reporter import StderrReporter
-
     if ctx.invoked_subcommand is not None:
         if isinstance(ctx.command, LazyGroup):
             ctx.command.pass_defaults_on(ctx)
         return 0
-    settings: Settings = ctx.obj
-    reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
-    listen(reporter)
-    values["roofline"] = False
-    rows, failures, interrupted = measure_all(settings, values, reporter)
-    if values["json"] and rows:
-        output.write_json({"results": rows, "failures": failures_json(failures), "interrupted": interrupted})
-    return conclude(failures, interrupted=interrupted, has_rows=bool(rows))
+    from llmcli.cli.bench_rates import bench  # what it imports the sub commands need not
+
+    return bench(ctx.obj, values)

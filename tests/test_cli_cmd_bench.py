@@ -8,14 +8,17 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmcli.bench.sizes import Sizes
 from llmcli.cli import output
 from llmcli.cli.main import call
 from llmcli.engine import native
+from tests.bench_case import PLAN, row
 from tests.cli_run_case import engine_memo, known_engine, refused
 from tests.conftest import OpenTerminal, RunCli
 from tests.fixtures.cli_process import SCRIPT, Completed
@@ -201,3 +204,78 @@ def test_in_a_terminal_the_status_line_goes_away(open_terminal: OpenTerminal, mo
         assert terminal.wait() == 130
         assert b"build: llama-cpp-python" in terminal.screen
         assert terminal.screen.rstrip().endswith(b"interrupted")
+
+
+# Comparing and keeping
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text(json.dumps(rows))
+    return path
+
+
+@pytest.fixture
+def two_files(tmp_path: Path) -> tuple[Path, Path]:
+    before = write_rows(tmp_path / "a.json", [row(100, 101, 99, 100, 100), row(50, 51, 49, 50, sizes=Sizes(n_gen=8))])
+    after = write_rows(tmp_path / "b.json", [row(90, 91, 89, 90, 90), row(50, 51, 49, 50, sizes=Sizes(n_gen=8))])
+    return before, after
+
+
+def test_compare(bench: Bench, two_files: tuple[Path, Path]) -> None:
+    done = bench("compare", *two_files)
+    assert (done.code, done.err) == (0, "")
+    rows = [line.split() for line in done.out.splitlines()]
+    assert rows[1][:4] == ["pp512", "100.00", "90.00", "-10.0%"]
+    assert (rows[1][-1], rows[2][0], rows[2][-1]) == ("slower", "tg8", "same")
+
+
+def test_compare_as_json_with_limits(bench: Bench, two_files: tuple[Path, Path]) -> None:
+    done = bench("compare", *two_files, "--json", "--fail-if", "pp<-5%", "--fail-if", "tg<-5%")
+    assert done.code == 5
+    assert done.err == "error: pp512 is past pp<-5%: -10.0%\n"
+    found = json.loads(done.out)
+    assert found["missed"] == [{"limit": "pp<-5%", "test": "pp512"}]
+    assert [change["verdict"] for change in found["changes"]] == ["slower", "same"]
+    assert bench("compare", *two_files, "--fail-if", "tg<-5%").code == 0
+
+
+def test_unlike_runs_are_refused(bench: Bench, tmp_path: Path, two_files: tuple[Path, Path]) -> None:
+    strange = write_rows(tmp_path / "c.json", [row(90, 91, 89, 90, plan=replace(PLAN, n_threads=2))])
+    assert "not made alike, settings: n_threads 8 / 2" in refused(bench("compare", two_files[0], strange), 2)
+    assert bench("compare", two_files[0], strange, "--across", "settings").code == 0
+    assert bench("compare", two_files[0], strange, "--across", "all").code == 0
+    assert "'weather' is not one of" in refused(bench("compare", *two_files, "--across", "weather"), 2)
+
+
+def test_history(bench: Bench, model: Path, tmp_path: Path) -> None:
+    assert bench("history").err == "nothing was measured yet: llmcli bench\n"
+    bench("-m", model, *QUICK, "--label", "first")
+    bench("-m", model, *QUICK)
+    bench("-m", model, *QUICK, "--no-history")
+    done = bench("history", "--test", "tg4", "--plot", tmp_path / "tg.svg")
+    assert (done.code, done.err) == (0, "")
+    rows = [line.split() for line in done.out.splitlines()]
+    assert [(one[0], one[3]) for one in rows[1:]] == [("@1", "tg4"), ("@2", "tg4")]
+    assert "first" in rows[1]
+    assert (tmp_path / "tg.svg").read_bytes().startswith(b"<?xml")
+    found = json.loads(bench("history", "--json", "--last", "1").out)
+    assert [(run["number"], len(run["results"])) for run in found["runs"]] == [(2, 2)]
+    assert bench("compare", "@1", "@2").code == 0
+    assert "no such" in refused(bench("compare", "@1", tmp_path / "none.json"), 2).lower()
+
+
+def test_baseline(bench: Bench, model: Path, tmp_path: Path) -> None:
+    args = ("-m", model, "-t", "1", "-p", "8", "-n", "0", "-r", "4", "--no-history")
+    rows = [json.loads(line) for line in bench("-o", "jsonl", *args).out.splitlines()]
+    slow = [{**row, "samples_ts": [rate / 1000 for rate in row["samples_ts"]]} for row in rows]
+    fast = [{**row, "samples_ts": [rate * 1000 for rate in row["samples_ts"]]} for row in rows]
+    good = bench(*args, "--baseline", write_rows(tmp_path / "slow.json", slow), "--fail-if", "pp<-5%")
+    assert (good.code, good.err) == (0, "")
+    assert good.out.splitlines()[-1].endswith("faster")
+    bad = bench(*args, "--baseline", write_rows(tmp_path / "fast.json", fast), "--fail-if", "pp<-5%", "-o", "json")
+    assert bad.code == 5
+    assert [row["test"] for row in json.loads(bad.out)] == ["pp8"]
+    assert "pp8 is past pp<-5%: -99" in bad.err
+    assert "slower" in bad.err  # the comparison, beside rows that are data
+    assert "--baseline FILE" in refused(bench(*args, "--fail-if", "pp<-5%"), 2)
+    assert "is not a limit" in refused(bench(*args, "--baseline", "x", "--fail-if", "pp"), 2)

@@ -101,6 +101,7 @@ class Conversation:
         self.on_progress: Callable[[int, int], None] | None = None
         self._hurry = threading.Event()
         self._unsettled: Reply | None = None
+        self.last_reply: Reply | None = None
         self._resumed_tokens = len(self.history.turns[-1].ids) if self.history.turns else 0
         self._told: set[str] = set()
         self._system_tokens = 0
@@ -181,6 +182,15 @@ class Conversation:
         """Another system prompt, or none, from here on."""
         self._log.set_system(text)
 
+    def replace(self, history: History) -> None:
+        """Go on with another history in the place of this one."""
+        self._log.replace(history)
+        self._resumed_tokens = len(history.turns[-1].ids) if history.turns else 0
+
+    def use_log(self, log: SessionLog) -> None:
+        """Go on in another session that says the same (a fork)."""
+        self._log = log
+
     def last_user_text(self) -> str | None:
         """The last question, answered or not."""
         return self.history.last_user_text()
@@ -208,7 +218,7 @@ class Conversation:
         return replace(self.sampling, seed=(self.sampling.seed + self.history.asked) % _MOST_SEED)
 
     def _record(self, reply: Reply, turn: Turn) -> None:
-        self._unsettled = reply
+        self._unsettled = self.last_reply = reply
         self._log.add(turn)
         if not turn.is_answered:
             reply.tell("there is no answer: the question is left out of what follows (/retry asks it again)")
@@ -226,11 +236,12 @@ class Conversation:
         if laid.system_merged:
             reply.tell("this model's template has no system role: the system prompt goes into the first user turn")
         if fitted.dropped:
+            total = self.history.dropped
+            more = "" if total == fitted.dropped else f" now, {total:,} in all"
             reply.tell(
                 f"the context of {self.engine.context.n_ctx:,} tokens is full: the model no longer sees "
-                f"{format_count(fitted.dropped, 'turn')} of this conversation"
+                f"{format_count(fitted.dropped, 'older turn')}{more}"
             )
-            self._told.discard(reply.notes[-1])  # next time it is said again
         elif laid.earlier and laid.taken_tokens < len(laid.earlier):
             self._tell_of_parting(reply, laid)
 

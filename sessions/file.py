@@ -188,13 +188,23 @@ class SessionLog:
         """A new file with the same conversation, as it stands. Raises LlmcliError where nothing was said, OSError."""
         if self.header is None:
             raise LlmcliError("there is nothing to save yet")
-        lines = [self.header.as_line(), *snapshot_lines(self.header, self.history)]
-        SessionLog(None)._write(path, b"".join(lines))
+        SessionLog(None)._write(path, session_bytes(self.header, self.history))
+
+    def replace(self, history: History) -> None:
+        """Another conversation in the place of this one; the file keeps both, and this one counts."""
+        lines = [event_line("clear"), event_line("system", text=None), *snapshot_lines(None, history)]
+        self.history = history
+        self._append(b"".join(lines))
 
 
-def snapshot_lines(header: Header, history: History) -> list[bytes]:
-    """The shortest lines behind `header` that lead to `history`."""
-    state, lines = History(system=header.system), list[bytes]()
+def session_bytes(header: Header, history: History) -> bytes:
+    """A session file that says what `history` does, without what was taken back."""
+    return b"".join([header.as_line(), *snapshot_lines(header.system, history)])
+
+
+def snapshot_lines(system: str | None, history: History) -> list[bytes]:
+    """The shortest lines that lead from nothing said, with this system prompt, to `history`."""
+    state, lines = History(system=system), list[bytes]()
 
     def bring(system: str | None, hidden: tuple[int, int]) -> None:
         if state.system != system:

@@ -1,0 +1,123 @@
+"""What the commands of a chat show: prompt, parameters, model, context, tokens, sessions, times, cache. Lines only."""
+
+from __future__ import annotations
+
+import time
+
+from llmcli.base.errors import UsageError
+from llmcli.base.text import printable
+from llmcli.base.units import format_bytes, format_count
+from llmcli.cli.chat_settings import setting_lines
+from llmcli.cli.chat_shell import ChatShell
+from llmcli.engine.conversation import Conversation
+from llmcli.sessions.library import Library, SessionInfo
+
+SHOWN = ("prompt", "params", "model", "context")
+_AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"))
+
+
+def show_lines(shell: ChatShell, what: str) -> tuple[str, ...]:
+    """What /show shows; all but the prompt where nothing is named. Raises UsageError."""
+    conversation = shell.conversation
+    if what == "all":
+        return (*_model(conversation), *_context(conversation), *setting_lines(conversation))
+    if what == "prompt":
+        return tuple(printable(line) for line in conversation.prompt_text().split("\n"))
+    if what == "params":
+        return setting_lines(conversation)
+    if what == "model":
+        return _model(conversation)
+    if what == "context":
+        return _context(conversation)
+    raise UsageError(f"/show knows no {printable(what)}", hint=", ".join(SHOWN))
+
+
+def _model(conversation: Conversation) -> tuple[str, ...]:
+    engine = conversation.engine
+    return (
+        f"  model      {printable(engine.resolved.name)}",
+        f"  file       {printable(str(engine.resolved.path))}",
+        f"  template   {printable(conversation.template_name)}",
+        f"  threads    {engine.plan.n_threads}",
+    )
+
+
+def _context(conversation: Conversation) -> tuple[str, ...]:
+    use = conversation.use()
+    session = "not saved" if conversation.name is None else conversation.name
+    dropped = f", {use.dropped_turns:,} of them no longer seen by the model" if use.dropped_turns else ""
+    return (
+        f"  session    {printable(session)}",
+        f"  context    {use.used_tokens:,} of {use.n_ctx:,} tokens ({100 * use.used_tokens // use.n_ctx}%)",
+        f"  turns      {use.turns:,}{dropped}",
+    )
+
+
+def token_lines(conversation: Conversation, text: str) -> tuple[str, ...]:
+    """The tokens of a text, or of each turn."""
+    if text:
+        ids = conversation.engine.model.tokenizer.tokenize(text, parse_special=False)
+        return (format_count(len(ids), "token"),)
+    use, rows, before = conversation.use(), list[str](), 0
+    for number, turn in enumerate(conversation.history.turns, 1):
+        shown = printable(" ".join(turn.user.split()))[:40]
+        asked = max(0, len(turn.prompt_ids) - before)
+        rows.append(f"  {number:>3}  {asked:>6,} asked  {len(turn.completion_ids):>6,} answered  {shown}")
+        before = len(turn.ids)
+    return (*rows, f"{use.used_tokens:,} of {use.n_ctx:,} tokens are used")
+
+
+def session_lines(library: Library) -> tuple[str, ...]:
+    """The saved conversations, the last used first."""
+    infos = [library.info(name) for name in library.names()]
+    return info_lines(infos) if infos else ("nothing is saved",)
+
+
+def info_lines(infos: list[SessionInfo]) -> tuple[str, ...]:
+    """A table of sessions."""
+    now_s = time.time()
+    rows = [("NAME", "TURNS", "TOKENS", "USED", "BYTES", "MODEL", "BEGINS WITH")]
+    for info in infos:
+        begins = f"({info.trouble})" if info.trouble else info.title
+        counts = (f"{info.turns:,}", f"{info.tokens:,}", age(now_s - info.used_s), format_bytes(info.file_bytes))
+        rows.append((printable(info.name), *counts, printable(info.model), printable(begins)))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        numbers = "  ".join(cell.rjust(width) for cell, width in zip(row[1:5], widths[1:5], strict=True))
+        lines.append(f"{row[0]:<{widths[0]}}  {numbers}  {row[5]:<{widths[5]}}  {row[6]}")
+    return tuple(lines)
+
+
+def age(seconds: float) -> str:
+    """A time span in one number, rounded down: 3 d, 5 h, 12 min, 40 s."""
+    for least, unit, word in _AGES:
+        if seconds >= least:
+            return f"{int(seconds // unit)} {word}"
+    return f"{max(0, int(seconds))} s"
+
+
+def stats_lines(conversation: Conversation) -> tuple[str, ...]:
+    """Times and rates of the last answer."""
+    reply = conversation.last_reply
+    if reply is None:
+        return ("nothing was answered yet",)
+    return tuple(f"  {part}" for part in reply.stats_line().split("; "))
+
+
+def cache_lines(conversation: Conversation) -> tuple[str, ...]:
+    """What of the last prompt was not computed again, and what was saved."""
+    from llmcli.cli.cache_view import report_lines
+
+    reply = conversation.last_reply
+    if reply is None:
+        return (f"--cache {conversation.cache_mode}; nothing was asked yet",)
+    whence = (
+        f"{reply.kept_tokens:,} kept in memory, {reply.restored_tokens:,} restored from disk, "
+        f"{reply.computed_tokens:,} computed"
+    )
+    return (
+        f"--cache {conversation.cache_mode}",
+        f"last prompt: {reply.prompt_tokens:,} tokens, {whence}",
+        *report_lines(reply.cache_report),
+    )

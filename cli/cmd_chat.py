@@ -1,0 +1,212 @@
+"""`llmcli chat`: a conversation, at the terminal or through a pipe, that is saved and comes back at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.settings import Settings
+from llmcli.base.text import printable
+from llmcli.cli import output
+from llmcli.cli.cache_options import cache_from, cache_options
+from llmcli.cli.chat_shell import ChatShell, FrontOptions
+from llmcli.cli.inputs import system_prompt
+from llmcli.cli.options import (
+    engine_options,
+    model_option,
+    option,
+    request_from,
+    rope_from,
+    sampling_from,
+    sampling_options,
+    verbosity_options,
+    without_weaker_rivals,
+)
+from llmcli.cli.params import Utf8, Whole
+from llmcli.cli.reporter import StderrReporter
+from llmcli.engine import native
+from llmcli.engine.conversation import ChatRequest, Conversation, open_conversation
+from llmcli.sessions.file import SessionLog
+from llmcli.sessions.library import Library
+
+_STDIN, _STDOUT = 0, 1
+_ESCAPES = {r"\n": "\n", r"\t": "\t", r"\0": "\0", r"\r": "\r"}
+_EPILOG = """\b
+Examples:
+  llmcli chat
+  llmcli chat -m smollm2 --session holidays
+  llmcli chat --continue
+  printf 'Name a colour.\\nAnother one.\\n' | llmcli chat --temp 0
+  llmcli chat --json --session log < questions.txt > answers.jsonl
+
+\b
+Exit status: 0 done, 2 usage or another model than the session's,
+3 no such model, 4 a message does not fit, 6 not enough memory or disk,
+130 interrupted, 1 anything else."""
+
+
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@model_option
+@option("-sys", "--system-prompt", metavar="TEXT", help="The system prompt.")
+@option("-sysf", "--system-prompt-file", metavar="FILE", help="The system prompt, from a file.")
+@option("--session", type=Utf8(), metavar="NAME", help="The saved conversation to go on with, or to begin.")
+@option("-C", "--continue", is_flag=True, help="Go on with the conversation that was used last.")
+@option("--no-save", is_flag=True, help="Save nothing of this conversation.")
+@option("--switch-model", is_flag=True, help="Go on with a session that was with another model.")
+@option(
+    "-n",
+    "--predict",
+    type=Whole(-1),
+    metavar="N",
+    help="Most tokens of an answer; -1: until the model ends. [default: -1]",
+)
+@option("--stop", type=Utf8(), multiple=True, metavar="TEXT", help="End an answer before this text; may be repeated.")
+@option("--chat-template", metavar="NAME|FILE", help="A template to use in place of the model's own.")
+@option(
+    "--on-overflow",
+    type=click.Choice(["error", "drop", "shift"]),
+    default="drop",
+    show_default=True,
+    help="Context full: refuse, leave out the oldest turns, or also go on inside an answer.",
+)
+@option(
+    "--keep-turns",
+    type=Whole(0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="First turns that are never left out.",
+)
+@option(
+    "--reasoning",
+    type=click.Choice(["hide", "show"]),
+    default="show",
+    show_default=True,
+    help="Thinking: not shown, or shown dimmed (on stderr where it is a pipe).",
+)
+@option("--plain", is_flag=True, help="No Markdown, no colours: the answer as the model wrote it.")
+@option("--separator", type=Utf8(), default=r"\n", show_default=True, metavar="TEXT", help="What ends a turn on stdin.")
+@option("--commands", is_flag=True, help="Lines of stdin that begin with a slash are commands.")
+@option("--json", is_flag=True, help="One JSON object per turn on stdout.")
+@option("--stats", is_flag=True, help="One line of statistics behind each answer, on stderr.")
+@engine_options
+@cache_options
+@sampling_options
+@verbosity_options
+@click.pass_obj
+def command(settings: Settings, /, **values: Any) -> int:
+    """Talk with a model; the conversation is saved and can be gone on with.
+
+    At a terminal, /help lists the commands. Otherwise each line of stdin is a turn, answers go to stdout, and the end
+    of the input ends the chat. Conversations at a terminal are always saved; others where --session or --continue says
+    where.
+    """
+    values = without_weaker_rivals(values)
+    reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
+    native.LOG.listen(reporter.native_log)
+    at_terminal = output.is_terminal(_STDIN) and output.is_terminal(_STDOUT) and not values["json"]
+    library = Library(settings.sessions_dir)
+    name = session_name(values, library, at_terminal=at_terminal)
+    held = contextlib.ExitStack()
+    with contextlib.ExitStack() as stack:
+        stack.callback(held.close)
+        log = None if name is None else held.enter_context(library.open(name, create=not values["continue"]))
+        conversation = stack.enter_context(opened(values, settings, reporter, log, at_terminal=at_terminal))
+        shell = ChatShell(conversation, library, settings, reporter.notify, held)
+        stack.callback(shell.close)
+        return _front(shell, values, settings, reporter, at_terminal=at_terminal)
+
+
+def session_name(values: Mapping[str, Any], library: Library, *, at_terminal: bool) -> str | None:
+    """The session that is meant; None: nothing is saved. Raises UsageError, LlmcliError."""
+    named, goes_on = values["session"], values["continue"]
+    if named is not None and goes_on:
+        raise UsageError("--session names the conversation, so --continue cannot go with it")
+    if values["no_save"]:
+        if named is not None or goes_on:
+            raise UsageError("--no-save keeps nothing, so --session and --continue cannot go with it")
+        return None
+    if goes_on:
+        if (last := library.last()) is None:
+            raise LlmcliError("there is no conversation to go on with", hint="llmcli chat --session NAME begins one")
+        return last
+    if named is not None:
+        library.path(named)
+        return str(named)
+    return library.new_name() if at_terminal else None
+
+
+def opened(
+    values: Mapping[str, Any],
+    settings: Settings,
+    reporter: StderrReporter,
+    log: SessionLog | None,
+    *,
+    at_terminal: bool,
+) -> contextlib.AbstractContextManager[Conversation]:
+    """The conversation that the options ask for."""
+    for warning in log.warnings if log else ():
+        reporter.notify(f"warning: {warning}")
+    predict = values["predict"]
+    request = ChatRequest(
+        reference=_reference(values, log),
+        plan=request_from(values),
+        rope=rope_from(values),
+        loras=values["lora"],
+        sampling=sampling_from(values),
+        system=system_prompt(values, reporter.notify),
+        template=values["chat_template"],
+        max_tokens=None if predict in (None, -1) else predict,
+        stops=values["stop"],
+        overflow=values["on_overflow"],
+        keep_turns=values.get("keep_turns", 1),
+        cache=cache_from(values, settings),
+    )
+
+    def may_switch(before: str, now: str) -> bool:
+        if values["switch_model"]:
+            return True
+        if not at_terminal:
+            return False
+        output.stderr_text(f"this conversation is with {printable(before)}; go on with {printable(now)}? [y/N] ")
+        return output.read_line().strip().lower() in ("y", "yes")
+
+    return open_conversation(request, settings, reporter, log=log, may_switch=may_switch)
+
+
+def _reference(values: Mapping[str, Any], log: SessionLog | None) -> str | None:
+    """The model that was named for this call; a default one does not take a session away from its own."""
+    from click.core import ParameterSource
+
+    reference: str | None = values["model"]
+    is_default = click.get_current_context().get_parameter_source("model") is not ParameterSource.COMMANDLINE
+    return None if log and log.header and is_default else reference
+
+
+def _front(
+    shell: ChatShell, values: Mapping[str, Any], settings: Settings, reporter: StderrReporter, *, at_terminal: bool
+) -> int:
+    options = FrontOptions(
+        settings=settings,
+        reporter=reporter,
+        plain=values["plain"],
+        reasoning=values["reasoning"],
+        stats=values["stats"] or values["verbose"],
+        quiet=values["quiet"],
+    )
+    if at_terminal:
+        from llmcli.cli.chat_terminal import run_terminal
+
+        return run_terminal(shell, options)
+    from llmcli.cli.chat_pipe import PipeOptions, run_pipe
+
+    separator = values["separator"]
+    for escape, character in _ESCAPES.items():
+        separator = separator.replace(escape, character)
+    if not separator:
+        raise UsageError("--separator is empty")
+    return run_pipe(shell, options, PipeOptions(separator, values["json"], values["commands"]))

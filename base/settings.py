@@ -63,6 +63,16 @@ class Settings:
         return self.state_dir / "sessions"
 
     @property
+    def chat_history_file(self) -> Path:
+        """What was typed into chats."""
+        return self.state_dir / "chat_history"
+
+    @property
+    def editor(self) -> str:
+        """The command line of the user's text editor: VISUAL, else EDITOR, else ""."""
+        return self.environment.get("VISUAL") or self.environment.get("EDITOR", "")
+
+    @property
     def offline(self) -> bool:
         """True where HF_HUB_OFFLINE (or LLMCLI_OFFLINE) forbids the network."""
         names = ("HF_HUB_OFFLINE", "LLMCLI_OFFLINE")

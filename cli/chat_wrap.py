@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from rich.cells import get_character_cell_size
 from rich.text import Text
 
+_GAP = re.compile(r"(?<=\S) {2,}(?=\S)|^ +")
 _WORD = re.compile(r"\S+\s*")
 
 
@@ -69,6 +70,13 @@ def wrapped(text: Text, width: int, *, first: Text | None = None, rest: Text | N
     for row in rows:
         row.rstrip()
     return rows
+
+
+def in_columns(text: Text, width: int) -> list[Text]:
+    """A line of a list in rows: what does not fit goes on under its last column, where two spaces part columns."""
+    last = max((found.end() for found in _GAP.finditer(text.plain)), default=0)
+    hang = last if cells(text.plain[:last]) <= width // 2 else 0
+    return wrapped(text[hang:], width, first=text[:hang], rest=Text(" " * cells(text.plain[:hang])))
 
 
 def folded(text: Text, width: int) -> list[Text]:

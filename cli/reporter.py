@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
@@ -29,17 +29,28 @@ class StderrReporter:
         self._color = output.is_terminal(_STDERR) and not settings.no_color
         self._bars = not quiet and output.is_terminal(_STDERR) and settings.environment.get("TERM") != "dumb"
         self._said: set[str] = set()
+        self._tell: Callable[[str], None] = output.stderr_line
+
+    @contextlib.contextmanager
+    def redirected(self, tell: Callable[[str], None]) -> Iterator[None]:
+        """While inside, lines go to `tell`, from whatever thread, and there are no bars: someone draws the screen."""
+        kept = self._tell, self._bars
+        self._tell, self._bars = tell, False
+        try:
+            yield
+        finally:
+            self._tell, self._bars = kept
 
     def notify(self, line: str) -> None:
         """One line, once: a note that was already given is not repeated."""
         if not self.quiet and line not in self._said:
             self._said.add(line)
-            output.stderr_line(printable(line))
+            self._tell(printable(line))
 
     def detail(self, line: str) -> None:
         """One line, with -v only."""
         if self.verbose:
-            output.stderr_line(printable(line))
+            self._tell(printable(line))
 
     def native_log(self, level: int, line: str) -> None:
         """One line of llama.cpp's log, with -v only; it quotes metadata of the model."""

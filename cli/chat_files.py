@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from llmcli.base.units import format_count
 from llmcli.cli.chat_shell import ChatShell
 from llmcli.engine.conversation import Conversation
 from llmcli.sessions.events import Header
-from llmcli.sessions.export import as_json, as_markdown, from_json
-from llmcli.sessions.file import SUFFIX, Reading, session_bytes
+from llmcli.sessions.export import exported, from_json
+from llmcli.sessions.file import SUFFIX, Reading
 from llmcli.sessions.turns import History
 
 _MOST_BYTES = 256 << 20
@@ -34,15 +33,6 @@ def save_conversation(conversation: Conversation, file: str) -> str:
         reason = error.strerror if isinstance(error, OSError) else error
         raise LlmcliError(f"cannot write {printable(file)}: {reason}") from None
     return f"{format_count(len(log.history.turns), 'turn')} written to {printable(file)}"
-
-
-def exported(suffix: str, name: str, header: Header, history: History) -> bytes:
-    """A conversation in the format of a file's suffix."""
-    if suffix == ".md":
-        return as_markdown(name, header, history).encode("utf-8", "backslashreplace")
-    if suffix == ".json":
-        return json.dumps(as_json(name, header, history), indent=2).encode() + b"\n"
-    return session_bytes(header, history)
 
 
 def load_conversation(shell: ChatShell, file: str) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
-
 from llmcli.base.errors import UsageError
 from llmcli.base.text import printable
-from llmcli.base.units import format_bytes, format_count
+from llmcli.base.units import format_count
 from llmcli.cli.chat_settings import setting_lines
 from llmcli.cli.chat_shell import ChatShell
+from llmcli.cli.session_table import info_lines
 from llmcli.engine.conversation import Conversation
-from llmcli.sessions.library import Library, SessionInfo
+from llmcli.sessions.library import Library
 
 SHOWN = ("prompt", "params", "model", "context")
-_AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"))
 
 
 def show_lines(shell: ChatShell, what: str) -> tuple[str, ...]:
@@ -70,31 +68,7 @@ def token_lines(conversation: Conversation, text: str) -> tuple[str, ...]:
 def session_lines(library: Library) -> tuple[str, ...]:
     """The saved conversations, the last used first."""
     infos = [library.info(name) for name in library.names()]
-    return info_lines(infos) if infos else ("nothing is saved",)
-
-
-def info_lines(infos: list[SessionInfo]) -> tuple[str, ...]:
-    """A table of sessions."""
-    now_s = time.time()
-    rows = [("NAME", "TURNS", "TOKENS", "USED", "BYTES", "MODEL", "BEGINS WITH")]
-    for info in infos:
-        begins = f"({info.trouble})" if info.trouble else info.title
-        counts = (f"{info.turns:,}", f"{info.tokens:,}", age(now_s - info.used_s), format_bytes(info.file_bytes))
-        rows.append((printable(info.name), *counts, printable(info.model), printable(begins)))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
-    lines = []
-    for row in rows:
-        numbers = "  ".join(cell.rjust(width) for cell, width in zip(row[1:5], widths[1:5], strict=True))
-        lines.append(f"{row[0]:<{widths[0]}}  {numbers}  {row[5]:<{widths[5]}}  {row[6]}")
-    return tuple(lines)
-
-
-def age(seconds: float) -> str:
-    """A time span in one number, rounded down: 3 d, 5 h, 12 min, 40 s."""
-    for least, unit, word in _AGES:
-        if seconds >= least:
-            return f"{int(seconds // unit)} {word}"
-    return f"{max(0, int(seconds))} s"
+    return tuple(info_lines(infos, None)) if infos else ("nothing is saved",)
 
 
 def stats_lines(conversation: Conversation) -> tuple[str, ...]:

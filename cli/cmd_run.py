@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +30,9 @@ from llmcli.engine import native
 from llmcli.engine.answer import Answer, AnswerRequest, answer
 from llmcli.engine.generate import Part
 
+if TYPE_CHECKING:
+    from llmcli.engine.chat_reply import Reply
+
 _EPILOG = """\b
 Examples:
   llmcli run "Why is the sky blue?"
@@ -38,6 +41,7 @@ Examples:
   llmcli run --raw -n 40 --temp 0 "Once upon a time"
   llmcli run --json "Name three colours" | jq -r .text
   llmcli run --prefix contract "Who may end it?"
+  llmcli run --session notes "And what follows from that?"
 
 \b
 Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit,
@@ -59,6 +63,7 @@ Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit,
 @option("-sys", "--system-prompt", metavar="TEXT", help="The system prompt.")
 @option("-sysf", "--system-prompt-file", metavar="FILE", help="The system prompt, from a file.")
 @option("--prefix", metavar="NAME", help="Go on from a prefix that `llmcli cache save` named.")
+@option("--session", type=Utf8(), metavar="NAME", help="Ask in a saved conversation, new or old, and save the answer.")
 @option(
     "-n",
     "--predict",
@@ -101,6 +106,10 @@ def command(settings: Settings, /, **values: Any) -> int:
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
     native.LOG.listen(reporter.native_log)
+    if values["session"] is not None:
+        from llmcli.cli.run_session import run_turn  # what few runs need
+
+        return run_turn(without_weaker_rivals(values), settings, reporter, _print_answer, _finish)
     request = _request(without_weaker_rivals(values), settings, reporter)
     with answer(request, settings, reporter) as result:
         _print_answer(result, values, reporter)
@@ -165,7 +174,7 @@ def _own_request(values: Mapping[str, Any], settings: Settings, reporter: Stderr
     )
 
 
-def _print_answer(result: Answer, values: Mapping[str, Any], reporter: StderrReporter) -> None:
+def _print_answer(result: Answer | Reply, values: Mapping[str, Any], reporter: StderrReporter) -> None:
     """Stream the parts to where they belong; with --json or --no-stream only when all are there."""
     wanted = "reasoning" if values["reasoning"] == "only" else "text"
     stream = not (values["json"] or values["no_stream"])
@@ -195,7 +204,7 @@ def _shows(part: Part, mode: str) -> bool:
     return part.kind == "reasoning" and mode == "show"
 
 
-def _finish(result: Answer, values: Mapping[str, Any]) -> int:
+def _finish(result: Answer | Reply, values: Mapping[str, Any]) -> int:
     if values["stats"] or values["verbose"]:
         output.stderr_line(result.stats_line())
     if result.finish_reason == "interrupted":

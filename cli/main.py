@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("cmd_run", "command", "Answer one prompt, from the command line or a pipe."),
     "ls": ("cmd_ls", "command", "List the models that are here."),
     "chat": ("cmd_chat", "command", "Talk with a model; conversations are saved and come back at once."),
+    "sessions": ("cmd_sessions", "group", "List, show, export, copy and remove saved conversations."),
     "cache": ("cmd_cache", "group", "List, name, fill, move and check the stored prompt prefixes."),
     "bench": ("cmd_bench", "group", "Measure rates and latency, compare, tune."),
     "quantize": ("cmd_quantize", "command", "Make a model smaller, and tell what became of it."),

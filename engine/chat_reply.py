@@ -182,6 +182,10 @@ class Reply:
             at=local_now().isoformat(timespec="seconds"),
         )
 
+    def settle(self) -> None:
+        """End saving to the prefix store, so that the account is whole."""
+        self._conversation.settle(ahead=False)
+
     def as_json(self) -> dict[str, Any]:
         """The account, with the names of docs/commands/run.md and of docs/commands/chat.md."""
         conversation, timings = self._conversation, self.timings
@@ -220,6 +224,12 @@ class Reply:
                 "decode_tok_s": timings.decode_tok_s,
             },
             "cache": self.cache_report.as_json(),
+            "plan": {
+                "n_ctx": engine.plan.n_ctx,
+                "threads": engine.plan.n_threads,
+                "threads_batch": engine.plan.n_threads_batch,
+                "n_gpu_layers": engine.plan.n_gpu_layers,
+            },
             "notes": list(self.notes),
         }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmcli.base.errors import LlmcliError
 from llmcli.sessions.events import Header
-from llmcli.sessions.file import turn_json
+from llmcli.sessions.file import session_bytes, turn_json
 from llmcli.sessions.turns import History, Turn
 
 _EXPORT_VERSION = 1
@@ -53,6 +53,15 @@ def as_json(name: str, header: Header, history: History) -> dict[str, Any]:
             ),
         ],
     }
+
+
+def exported(suffix: str, name: str, header: Header, history: History) -> bytes:
+    """A conversation in the format of a file's suffix: .md, .json, else a session file."""
+    if suffix == ".md":
+        return as_markdown(name, header, history).encode("utf-8", "backslashreplace")
+    if suffix == ".json":
+        return json.dumps(as_json(name, header, history), indent=2).encode() + b"\n"
+    return session_bytes(header, history)
 
 
 def from_json(text: str) -> History:

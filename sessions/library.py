@@ -47,6 +47,7 @@ class SessionInfo:
     turns: int = 0
     title: str = ""
     model: str = ""
+    content_id: str = ""
     tokens: int = 0
     created: str = ""
     trouble: str | None = None
@@ -108,6 +109,7 @@ class Library:
             turns=len(turns),
             title=title if len(title) <= _MOST_TITLE_CHARS else title[: _MOST_TITLE_CHARS - 1] + "…",
             model=found.header.model.name,
+            content_id=found.header.model.content_id,
             tokens=len(turns[-1].ids) if turns else 0,
             created=found.header.created,
         )

@@ -1,0 +1,54 @@
+"""How saved conversations are put into words and objects; the same in `llmcli sessions` and in a chat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from llmcli.base.text import printable
+from llmcli.base.units import format_bytes
+from llmcli.sessions.library import SessionInfo
+
+_AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"))
+
+
+def info_json(info: SessionInfo, now_s: float) -> dict[str, Any]:
+    """A session as an object."""
+    return {
+        "name": info.name,
+        "path": str(info.path),
+        "model": {"name": info.model or None, "content_id": info.content_id or None},
+        "turns": info.turns,
+        "tokens": info.tokens,
+        "file_bytes": info.file_bytes,
+        "created": info.created or None,
+        "unused_s": max(0.0, now_s - info.used_s),
+        "title": info.title,
+        "trouble": info.trouble,
+    }
+
+
+def info_lines(infos: Sequence[SessionInfo], columns: int | None) -> list[str]:
+    """A table of sessions; lines are cut at `columns`, where there is such an edge."""
+    now_s = time.time()
+    rows = [("NAME", "TURNS", "TOKENS", "USED", "BYTES", "MODEL", "BEGINS WITH")]
+    for info in infos:
+        begins = f"({info.trouble})" if info.trouble else info.title
+        counts = (f"{info.turns:,}", f"{info.tokens:,}", age(now_s - info.used_s), format_bytes(info.file_bytes))
+        rows.append((printable(info.name), *counts, printable(info.model), printable(begins)))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        numbers = "  ".join(cell.rjust(width) for cell, width in zip(row[1:5], widths[1:5], strict=True))
+        line = f"{row[0]:<{widths[0]}}  {numbers}  {row[5]:<{widths[5]}}  {row[6]}"
+        lines.append(line if columns is None or len(line) <= columns else line[: columns - 1] + "…")
+    return lines
+
+
+def age(seconds: float) -> str:
+    """A time span in one number, rounded down: 3 d, 5 h, 12 min, 40 s."""
+    for least, unit, word in _AGES:
+        if seconds >= least:
+            return f"{int(seconds // unit)} {word}"
+    return f"{max(0, int(seconds))} s"

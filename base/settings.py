@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from llmcli.base.errors import UsageError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 
 CONFIG_NAME = "config.toml"

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 import xxhash
 
 from llmcli.base.errors import LlmcliError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.cache_store.keys import BLOCK_TOKENS, FORMAT_VERSION, KEY_BYTES, NO_KEY, TOKEN_BYTES, Key, Namespace
 

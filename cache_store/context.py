@@ -16,10 +16,11 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.cache_store.block_file import read_header
 from llmcli.cache_store.block_format import BlockHeader, DamagedError

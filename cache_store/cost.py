@@ -7,8 +7,9 @@ half, so one run on a busy machine neither decides nor is forgotten.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from llmcli.base.records import dataclass
 from llmcli.cache_store.keys import Scalar
 
 LOOKUP_S = 0.005  # look-up and libllama's bookkeeping, paid whatever the length

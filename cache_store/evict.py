@@ -13,8 +13,8 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from llmcli.base.records import dataclass
 from llmcli.cache_store.block_file import remove
 from llmcli.cache_store.index_schema import add_to_counter, as_bytes, as_float, as_int, as_key, counters, delete_block
 from llmcli.cache_store.keys import TOKEN_BYTES, Key

@@ -16,8 +16,9 @@ import json
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NewType
+
+from llmcli.base.records import dataclass
 
 FORMAT_VERSION = 1
 BLOCK_TOKENS = 256

@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from llmcli.base.records import dataclass
 from llmcli.cache_store.keys import FORMAT_VERSION, Key
 
 BLOCK_SUFFIX = ".kv"

@@ -9,9 +9,10 @@ ids are compared everywhere; a key alone proves nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.cache_store.block_file import read_header
 from llmcli.cache_store.block_format import BlockHeader, DamagedError

@@ -10,10 +10,11 @@ import contextlib
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from llmcli.base.errors import UsageError
+from llmcli.base.records import dataclass
 from llmcli.cache_store.block_file import read_small, remove, replace_file
 from llmcli.cache_store.keys import KEY_BYTES, Key
 from llmcli.cache_store.layout import TEMP_PREFIX, Layout

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+from llmcli.base.records import dataclass
 
 GIB = 1 << 30
 DEFAULT_MAX_BYTES = 20 * GIB
@@ -50,4 +50,6 @@ class Policy:
 
 def free_bytes(folder: Path) -> int:
     """Bytes free for this user on the disk of `folder`. Raises OSError."""
+    import shutil  # archives and compression come with it
+
     return shutil.disk_usage(folder).free

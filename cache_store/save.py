@@ -13,10 +13,11 @@ import errno
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmcli.base.records import dataclass
 from llmcli.cache_store.block_file import read_header, read_part, remove, write_temp
 from llmcli.cache_store.block_format import SNAPSHOT_PART, BlockHeader, DamagedError, NewBlock, pack_header
 from llmcli.cache_store.context import OFF, WRITABLE, Context, make_folder

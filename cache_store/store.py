@@ -14,11 +14,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.cache_store.block_file import prefetch, read_part, remove
 from llmcli.cache_store.block_format import DamagedError

@@ -375,13 +375,13 @@ def sampling_from(values: Mapping[str, Any]) -> Sampling:
 
 
 def _grammar(text: str | None, file: str | None) -> str | None:
-    from llmcli.engine.gbnf import check_grammar
-
     if text is not None and file is not None:
         raise UsageError("--grammar and --grammar-file both give a grammar: use one of them")
     if file is not None:
         text = _grammar_file(file)
     if text is not None:
+        from llmcli.engine.gbnf import check_grammar
+
         check_grammar(text, source="--grammar" if file is None else printable(file))
     return text
 

@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_count, format_seconds
 from llmcli.engine import native

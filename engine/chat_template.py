@@ -6,10 +6,11 @@ The parts live in files of their own (template, template_presets, user_text); ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmcli.base.errors import ModelError
+from llmcli.base.records import dataclass
 from llmcli.engine.reasoning import opening_tag_at_end
 from llmcli.engine.template import NO_VARIABLES, ChatTemplate, Message, TemplateBrokenError, warm_up
 from llmcli.engine.template_presets import FALLBACK, PRESETS, load_template

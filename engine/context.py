@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from llmcli.base.errors import LlmcliError, ResourceError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes
 from llmcli.engine import native

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from llmcli.base.errors import ResourceError, UserInterruptError
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.engine import native
 from llmcli.engine.context import Context, Rope

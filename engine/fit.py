@@ -6,10 +6,10 @@ The arithmetic behind `llmcli.engine.plan`; notes for the user are appended to t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmcli.base.errors import ResourceError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
 from llmcli.models.estimate import kv_cache_bytes, weights_bytes

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from llmcli.base.records import dataclass
 from llmcli.engine.context import AbortedError
 from llmcli.engine.reasoning import ReasoningSplitter
 from llmcli.engine.sampling import Sampler

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import ctypes.util
 import os
+import select
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -52,8 +51,7 @@ class StopFlag:
 
 def poll_function(callback_type: Any) -> Any:
     """`strlen` as a ggml_abort_callback: `bool (*)(void *)`. The caller passes `StopFlag.address` as its data."""
-    library = ctypes.CDLL(ctypes.util.find_msvcrt() if hasattr(ctypes.util, "find_msvcrt") else None)
-    return ctypes.cast(library.strlen, callback_type)
+    return ctypes.cast(ctypes.CDLL(None).strlen, callback_type)
 
 
 @contextlib.contextmanager
@@ -75,10 +73,10 @@ def stop_on_interrupt(flag: StopFlag) -> Iterator[None]:
         flag.set()
 
     told: list[bool] = []
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
     old_handler = signal.signal(signal.SIGINT, on_signal)
-    old_wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    old_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     watcher = threading.Thread(target=_watch, args=(reader, flag), name="interrupt", daemon=True)
     watcher.start()
     try:
@@ -86,22 +84,23 @@ def stop_on_interrupt(flag: StopFlag) -> Iterator[None]:
     finally:
         signal.set_wakeup_fd(old_wakeup)
         signal.signal(signal.SIGINT, old_handler)
-        writer.close()  # ends the watcher's recv
+        os.close(writer)  # ends the watcher's read
         watcher.join()
-        reader.close()
+        os.close(reader)
 
 
-def _watch(reader: socket.socket, flag: StopFlag) -> None:
+def _watch(reader: int, flag: StopFlag) -> None:
     """Set the flag at the first interrupt. A second one that the main thread has not acted on after a second ends the
     process: it is inside a native call that polls nothing (some grammars).
     """
-    count = 0
-    try:
-        while data := reader.recv(16):
-            count += data.count(signal.SIGINT)
-            if count:
-                flag.set()
-            if count > 1:
-                reader.settimeout(_PATIENCE_S)
-    except TimeoutError:
-        os._exit(_INTERRUPTED)
+    count, patience_s = 0, None
+    while select.select([reader], [], [], patience_s)[0]:
+        data = os.read(reader, 16)
+        if not data:
+            return
+        count += data.count(signal.SIGINT)
+        if count:
+            flag.set()
+        if count > 1:
+            patience_s = _PATIENCE_S
+    os._exit(_INTERRUPTED)

@@ -25,7 +25,9 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from llmcli.base.records import dataclass
 
 ATTENTION, WINDOW, STATE = "attn", "window", "state"
 SCRATCH = 1  # the sequence id in every part: blocks leave and enter the context through it

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from llmcli.base.errors import ModelError, UserInterruptError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.engine import native
 from llmcli.engine.plan import RunPlan

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
 import types
@@ -17,7 +18,7 @@ from typing import Any
 
 from llmcli.base.errors import LlmcliError
 from llmcli.base.settings import tell_native_code
-from llmcli.engine.log import LogRing
+from llmcli.engine.log import CONTINUE, DEBUG, LogRing
 from llmcli.engine.plan import Device
 
 LOG = LogRing()
@@ -25,6 +26,7 @@ DISTRIBUTION = "llama-cpp-python"
 _REINSTALL = "reinstall the engine: make install"
 # enum ggml_backend_dev_type (ggml-backend.h): discrete and integrated GPUs; type 0 is the CPU, 3 a CPU accelerator.
 _GPU_TYPES = (1, 2)
+_LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)  # ggml_log_callback (ggml.h)
 
 
 @functools.cache
@@ -72,11 +74,21 @@ def _import_bindings() -> Any:
 
 
 def _keep_log(module: Any) -> None:
-    def on_log(level: int, text: bytes, _data: object) -> None:
-        LOG.write(level, text.decode("utf-8", "replace"))
+    """Into the ring with everything but debugging lines: there are some 4,000 in a start, and nobody reads them.
 
-    callback = module.llama_log_callback(on_log)
-    module.llama_log_set(callback, None)
+    The text comes as an address, since to make an object of each would cost a start 20 ms.
+    """
+    last = DEBUG
+
+    def on_log(level: int, text: int, _data: object) -> None:
+        nonlocal last
+        if level != CONTINUE:
+            last = level
+        if last != DEBUG:
+            LOG.write(level, ctypes.string_at(text).decode("utf-8", "replace"))
+
+    callback = _LOG_CALLBACK(on_log)
+    module.llama_log_set(ctypes.cast(callback, module.llama_log_callback), None)
     module._llmcli_log_callback = callback  # the C side keeps a bare pointer: the callback lives as long as the module
 
 

@@ -8,10 +8,10 @@ The memory figures are weights and KV cache. llama.cpp's compute buffers come on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmcli.base.errors import UsageError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.base.units import format_count
 from llmcli.engine.fit import CTX_STEP_TOKENS, KV_BLOCK, UNQUANTIZED, check_memory, measure, offload

@@ -5,10 +5,11 @@ Kept apart from `prefix`, so that a run that does not use the store does not loa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_seconds
 from llmcli.cache_store.policy import Policy

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from llmcli.base.records import dataclass
 from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.keys import Fingerprint
 from llmcli.cache_store.match import BlockRef

@@ -13,8 +13,8 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from llmcli.base.records import dataclass
 from llmcli.cache_store.keys import BLOCK_TOKENS, Fingerprint
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.store import PrefixStore

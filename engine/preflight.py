@@ -14,12 +14,12 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmcli.base.errors import LlmcliError
 from llmcli.base.files import atomic_write, make_private_dir, sha256_file
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.engine import native
 from llmcli.hardware.cpu import Cpu, compare, read_cpu

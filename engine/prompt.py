@@ -7,10 +7,11 @@ Nothing is ever cut in silence: the policy `error` refuses, `middle` and `shift`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from llmcli.base.errors import ContextOverflowError, UsageError
+from llmcli.base.records import dataclass
 from llmcli.base.units import format_count
 from llmcli.engine.tokenizer import Tokenizer
 

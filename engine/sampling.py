@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import secrets
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.records import dataclass
 from llmcli.engine import native
 from llmcli.engine.context import Context
 from llmcli.engine.tokenizer import Tokenizer
@@ -70,7 +71,7 @@ class Sampling:
 
 def concrete_seed(seed: int | None) -> int:
     """`seed`, or a fresh random one where it is None: 32 bits, never the value that means `random` to llama.cpp."""
-    return secrets.randbelow(_RANDOM_SEED) if seed is None or seed == _RANDOM_SEED else seed
+    return int.from_bytes(os.urandom(4), "little") % _RANDOM_SEED if seed in (None, _RANDOM_SEED) else seed
 
 
 def _window(asked: int, n_ctx: int) -> int:

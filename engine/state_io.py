@@ -18,9 +18,9 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from llmcli.base.errors import LlmcliError
+from llmcli.base.records import dataclass
 from llmcli.engine.context import PLACEHOLDER, SEQUENCE, Context
 from llmcli.engine.kv_layout import ATTENTION, HEADER_BYTES, SCRATCH, STATE, WINDOW, Structure
 from llmcli.engine.kv_state import PartRefusedError, check_part, join_window

@@ -10,12 +10,12 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from llmcli.base.errors import ModelError, UsageError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 
 if TYPE_CHECKING:

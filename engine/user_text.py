@@ -21,7 +21,8 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+from llmcli.base.records import dataclass
 
 # The prompt for these contents; None where the template refuses them, which is one more way to do something else.
 Render = Callable[[Sequence[str]], str | None]

@@ -7,9 +7,9 @@ Linux Documentation/admin-guide/cgroup-v2.rst and cgroup-v1. Knows nothing of wh
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from llmcli.base.records import dataclass
 from llmcli.hardware.kernel_files import read_text
 
 _OCTAL = re.compile(r"\\([0-7]{3})")

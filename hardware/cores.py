@@ -13,9 +13,9 @@ import math
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from llmcli.base.records import dataclass
 from llmcli.hardware.cgroup import cgroups
 from llmcli.hardware.kernel_files import REAL_ROOT, colon_fields, cpu_list, number, read_number, read_text, seen_path
 from llmcli.hardware.sysctl import Sysctl, read_sysctl

@@ -9,9 +9,9 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from llmcli.base.records import dataclass
 from llmcli.hardware.kernel_files import REAL_ROOT, colon_fields, read_text
 from llmcli.hardware.sysctl import Sysctl, read_sysctl
 

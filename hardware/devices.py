@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from llmcli.base.records import dataclass
 from llmcli.hardware.kernel_files import REAL_ROOT, colon_fields, number, read_number, read_text
 from llmcli.hardware.sysctl import Sysctl, read_sysctl
 

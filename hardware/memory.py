@@ -7,9 +7,9 @@ used lately is given back under pressure, so it is not in use. Swap is reported 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from llmcli.base.records import dataclass
 from llmcli.hardware.cgroup import Cgroup, cgroups
 from llmcli.hardware.kernel_files import (
     REAL_ROOT,

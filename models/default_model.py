@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from llmcli.base.errors import LlmcliError, ModelError, UserInterruptError
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes

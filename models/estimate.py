@@ -24,9 +24,8 @@ resident memory: 220 bytes a token with Gemma 3's 262,144, twice that with merge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llmcli.base.errors import UsageError
+from llmcli.base.records import dataclass
 from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_types import GGML_TYPES, TYPE_IDS, GgmlType
 

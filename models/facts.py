@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from llmcli.base.errors import ModelError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> Mo
         longest_token_bytes=longest_token_bytes,
         has_chat_template=_text_or_none(first, "tokenizer.chat_template") is not None,
         n_positions=positions.shape[1] if positions and len(positions.shape) > 1 else None,
-        quant=_quant(keys, tensors.values()),
+        quant=quant_of_tensors(keys, tensors.values()),
         n_params=sum(tensor.elements for tensor in tensors.values()),
         tensor_bytes=sum(tensor.nbytes for tensor in tensors.values()),
         file_bytes=sum(header.file_bytes for header in headers),
@@ -176,8 +177,11 @@ def _text_or_none(header: GgufHeader, key: str) -> str | None:
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else None
 
 
-def _quant(keys: Keys, tensors: Iterable[GgufTensor]) -> str:
-    """A file type of 0 is also what writers leave unset, so it counts only where it fits the tensors."""
+def quant_of_tensors(keys: Keys, tensors: Iterable[GgufTensor]) -> str:
+    """The file type, else the most frequent tensor type.
+
+    A file type of 0 is also what writers leave unset, so it counts only where it fits the tensors.
+    """
     from llmcli.models.gguf_types import FILE_TYPES, GGML_TYPES
 
     counts: dict[int, int] = {}

@@ -6,7 +6,7 @@ File types: enum llama_ftype in include/llama.h.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from llmcli.base.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmcli.base.errors import ModelError
 from llmcli.base.files import CHUNK_BYTES, atomic_write, make_private_dir
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.models.facts import ModelFacts, facts_from_json, require_vocabulary
 from llmcli.models.gguf_source import open_regular, shown

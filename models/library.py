@@ -11,12 +11,12 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
-from llmcli.models.reference import is_half_name, is_model_name, model_name, quant_of, select, shard_of
+from llmcli.models.reference import SUFFIX, is_half_name, is_model_name, model_name, quant_of, select, shard_of
 
 MAGIC = b"GGUF"
 REPO_PREFIX = "models--"
@@ -201,8 +201,12 @@ def candidates_below(folder: Path) -> Iterator[Candidate]:
                 return
             if not entry.name.startswith(".") and depth < _MAX_DEPTH and _is_dir(entry):
                 queue.append((entry.path, f"{prefix}{entry.name}/", depth + 1))
-            elif is_model_name(entry.name) or is_half_name(entry.name):
+            elif is_model_name(entry.name) or _is_half_model(entry.name):
                 yield Candidate(Path(entry.path), prefix + entry.name)
+
+
+def _is_half_model(file_name: str) -> bool:
+    return is_half_name(file_name) and SUFFIX in file_name.lower()
 
 
 def _sized(candidate: Candidate) -> ModelFile | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from llmcli.base.records import dataclass
 
 HUB_PREFIX = "hf://"
 SUFFIX = ".gguf"
@@ -91,6 +92,14 @@ def quant_of(file_name: str) -> str | None:
     """The quantization field of a file name in capitals (`UD-Q4_K_XL`), the last one where there are several."""
     found = _QUANT.findall(model_name(file_name))
     return found[-1].upper() if found else None
+
+
+def base_name(file_name: str) -> str:
+    """What the names of a model's quantizations have in common, for comparison: without the quantization field."""
+    short = model_name(file_name)
+    found = list(_QUANT.finditer(short))
+    kept = short[: found[-1].start()] + short[found[-1].end() :] if found else short
+    return re.sub(r"[-._]+", "-", kept).strip("-").casefold()
 
 
 def is_model_name(file_name: str) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from llmcli.base.errors import ModelError, UsageError
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes
 from llmcli.models import default_model, library
+from llmcli.models.catalogue import CATALOGUE, well_known
 from llmcli.models.library import LocalModel, ModelFile
 from llmcli.models.progress import ProgressFactory
 from llmcli.models.reference import (
@@ -58,12 +59,26 @@ def resolve(
     asked = reference or _configured(settings)
     if asked is None:
         return _unnamed(settings, notify, progress)
-    meant = _without_aliases(asked, settings)
+    meant = without_aliases(asked, settings)
     if built_in := default_model.BUILT_IN.get(meant):
         path = default_model.ensure(built_in, settings, notify=notify, progress=progress)
     else:
         path = _find(meant, settings)
     return ResolvedModel(path, model_name(path.name), asked)
+
+
+def resolve_here(reference: str, settings: Settings) -> ResolvedModel:
+    """The same for a model that the user named, and nothing is ever fetched, not even the default model."""
+    meant = without_aliases(reference, settings)
+    if built_in := default_model.BUILT_IN.get(meant):
+        path = default_model.find(built_in, settings)
+        if path is None:
+            raise ModelError(
+                f"{built_in.title} is not here yet", hint=f"llmcli pull {built_in.name}, or the first llmcli run"
+            )
+    else:
+        path = _find(meant, settings)
+    return ResolvedModel(path, model_name(path.name), reference)
 
 
 def _configured(settings: Settings) -> str | None:
@@ -82,7 +97,8 @@ def _unnamed(settings: Settings, notify: Callable[[str], None], progress: Progre
     return ResolvedModel(path, model_name(path.name), default.name)
 
 
-def _without_aliases(reference: str, settings: Settings) -> str:
+def without_aliases(reference: str, settings: Settings) -> str:
+    """What the user's alias stands for; any other text as it is. Raises UsageError for a circle of aliases."""
     for _ in range(_MAX_ALIASES):
         if reference not in settings.aliases:
             return reference
@@ -118,11 +134,11 @@ def _as_path(text: str) -> Path:
 def _from_file(path: Path) -> Path:
     shown = printable(str(path))
     if not os.path.exists(path):
-        raise ModelError(f"{shown} is a link to a file that is gone", hint="fetch the model again")
+        raise ModelError(f"{shown} is a link to a file that is gone", hint="pull the model again")
     if not os.path.isfile(path):
         raise ModelError(f"{shown} is not a regular file")
     if is_half_name(path.name):
-        raise ModelError(f"{shown} is half a download", hint="fetch the model again")
+        raise ModelError(f"{shown} is half a download", hint="pull it again: what is there is gone on from")
     shard = shard_of(path.name)
     if shard is None or shard.number == 1:
         return path
@@ -182,10 +198,8 @@ def _not_cached(hub: HubReference, settings: Settings) -> ModelError:
 
 
 def _fetch_command(hub: HubReference) -> str:
-    """A command of the hub's own tool that puts the file where it is looked for."""
-    if hub.selector and hub.selector.lower().endswith(SUFFIX):
-        return f"hf download {hub.repo_id} {_quoted(hub.selector)}"
-    return f"hf download {hub.repo_id} " + (_quoted(f"--include=*{hub.selector}*") if hub.selector else "FILE")
+    """What to type to have it here."""
+    return f"llmcli pull {_quoted(hub.repo_id + (f':{hub.selector}' if hub.selector else ''))}"
 
 
 def _quoted(text: str) -> str:
@@ -217,15 +231,25 @@ def _by_name(name: str, settings: Settings) -> Path:
         raise ModelError(
             f"{len(fitting)} models are called {printable(name)}", hint=f"name one of them:\n{_references(fitting)}"
         )
+    if meant := well_known(name):
+        return _well_known(name, meant, settings)
     hint = _did_you_mean(_near(name, settings)) or "name a .gguf file, owner/repo, or an alias such as smollm2"
     raise ModelError(f"no model called {printable(name)}", hint=hint)
+
+
+def _well_known(name: str, meant: str, settings: Settings) -> Path:
+    """The model behind a short name of the catalogue, where it has been pulled."""
+    hub = parse_hub(meant)
+    if hub and (repo := library.cached_repo(settings, hub.repo_id)) and library.repo_models(repo):
+        return _in_repo(hub, repo)
+    raise ModelError(f"{printable(name)} ({meant}) is not here", hint=f"fetch it: llmcli pull {name.casefold()}")
 
 
 def _near(name: str, settings: Settings) -> list[str]:
     """References of models whose name or alias is close to `name`."""
     import difflib
 
-    known = {alias.casefold(): alias for alias in (*default_model.BUILT_IN, *settings.aliases)}
+    known = {alias.casefold(): alias for alias in (*default_model.BUILT_IN, *CATALOGUE, *settings.aliases)}
     for model in library.list_models(settings):
         known.setdefault(model.name.casefold(), model.reference)
     return [known[n] for n in difflib.get_close_matches(name.casefold(), known, n=3)]

@@ -160,6 +160,13 @@ class Catalog:
                 heapq.heappush(ready, self._turn(self.rows[row.parent]))
         return self._plan(doomed, ())
 
+    def plan_forget(self, fingerprints: frozenset[bytes]) -> RemovalPlan:
+        """All that was stored under these fingerprints, ends of chains first, with its names: the pinned ones too."""
+        rows = [row for row in self.rows.values() if row.fingerprint in fingerprints]
+        doomed = [self._doom(row.key, "asked for") for row in reversed(rows)]
+        names = tuple(name.name for row in rows for name in self.names.get(row.key, ()))
+        return self._plan(doomed, names)
+
     def dedupe_ratio(self) -> float:
         """The bytes that the entries would take on their own, by the bytes they take: 1 where nothing is shared."""
         stored = sum(row.nbytes for row in self.rows.values())

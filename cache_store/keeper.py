@@ -18,7 +18,7 @@ from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.catalog import Catalog, Entry, RemovalPlan
 from llmcli.cache_store.context import WRITABLE, Context
 from llmcli.cache_store.counters import Usage
-from llmcli.cache_store.index_schema import as_key, counters
+from llmcli.cache_store.index_schema import as_bytes, as_int, as_key, counters
 from llmcli.cache_store.keys import KEY_BYTES, Fingerprint, Key
 from llmcli.cache_store.match import BlockRef, climb
 from llmcli.cache_store.names import Name
@@ -123,6 +123,10 @@ class Keeper:
         since_s = None if unused_s is None else time.time() - unused_s
         return self._catalog().plan_prune(unused_since_s=since_s, max_bytes=max_bytes, fingerprints=fingerprints)
 
+    def plan_forget(self, fingerprints: frozenset[bytes]) -> RemovalPlan:
+        """What removing everything stored under these fingerprints would free; pinned or not."""
+        return self._catalog().plan_forget(fingerprints)
+
     def carry_out(self, plan: RemovalPlan) -> tuple[int, int]:
         """Remove what the plan says, as far as it is still true: (blocks, bytes) that went."""
         self._require_writable()
@@ -154,6 +158,16 @@ class Keeper:
     def fingerprints(self) -> list[Fingerprint]:
         """What is stored for: every known fingerprint."""
         return self._context.fingerprints.all()
+
+    def bytes_by_fingerprint(self) -> dict[bytes, int]:
+        """What is stored under each fingerprint."""
+        flush(self._context)
+        found: dict[bytes, int] = {}
+        with self._context.index.reading() as connection:
+            if connection is not None:
+                rows = connection.execute("SELECT fingerprint, SUM(nbytes) FROM blocks GROUP BY fingerprint")
+                found = {as_bytes(digest): as_int(total) for digest, total in rows}
+        return found
 
     def export_chain(self, text: str, target: Path) -> int:
         """Write a chain into one portable file; returns its bytes. Raises LlmcliError, OSError."""

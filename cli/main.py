@@ -29,12 +29,16 @@ except KeyboardInterrupt:  # half of the start-up is spent here, where `call` ca
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("cmd_run", "command", "Answer one prompt, from the command line or a pipe."),
     "ls": ("cmd_ls", "command", "List the models that are here."),
+    "show": ("cmd_show", "command", "Show what a model is, also one on the hub."),
     "chat": ("cmd_chat", "command", "Talk with a model; conversations are saved and come back at once."),
     "sessions": ("cmd_sessions", "group", "List, show, export, copy and remove saved conversations."),
+    "pull": ("cmd_pull", "command", "Fetch models: checked, resumed where they broke off."),
     "cache": ("cmd_cache", "group", "List, name, fill, move and check the stored prompt prefixes."),
     "bench": ("cmd_bench", "group", "Measure rates and latency, compare, tune."),
     "quantize": ("cmd_quantize", "command", "Make a model smaller, and tell what became of it."),
     "tokenize": ("cmd_tokenize", "command", "Show the token ids and pieces of a text."),
+    "imatrix": ("cmd_imatrix", "command", "Measure which weights matter, for better quantizing."),
+    "quality": ("cmd_quality", "command", "Measure perplexity, and the distance from another model."),
     "doctor": ("cmd_doctor", "command", "Check this machine, the build and the folders."),
     "completion": ("cmd_completion", "command", "Print the completion script for your shell."),
 }
@@ -160,12 +164,7 @@ def _bug(error: Exception, *, verbose: bool) -> int:
 
 
 def _fail(message: str, code: int, *, hint: str | None = None) -> int:
-    """One line; the hint stands behind it, or below it where it is a table."""
-    if hint and "\n" in hint:
-        hint = "\n".join(printable(line) for line in hint.split("\n"))
-        output.stderr_line(f"error: {printable(message)}; {hint}")
-    else:
-        output.stderr_line("error: " + printable(message + (f" ({hint})" if hint else "")))
+    output.stderr_error(message, hint)
     return code
 
 

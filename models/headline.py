@@ -1,0 +1,142 @@
+"""What a list says of a model: a few facts from its header, or what is wrong with the file. Remembered by identity.
+
+Reading a header takes milliseconds, and a list of hundreds of models must not. So the facts of every listed file are
+kept in one small file under the cache folder, and count as long as the file is the same (identity.file_identity). A
+memo that is damaged, unwritable or of another version costs time, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from llmcli.base.errors import ModelError
+from llmcli.base.files import atomic_write, make_private_dir
+from llmcli.base.records import dataclass
+from llmcli.base.settings import Settings
+from llmcli.models.gguf_source import shown
+from llmcli.models.identity import FileIdentity
+
+if TYPE_CHECKING:
+    from llmcli.models.gguf_header import GgufHeader
+
+_VERSION = 1
+_MEMO_NAME = "headlines.json"
+_MEMO_MAX_BYTES = 64 << 20
+
+# ok: a language model; other: a sound file that is none (a companion, or an unknown architecture)
+Status = Literal["ok", "other", "incomplete", "damaged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What the list shows. `problem` says what is wrong in a clause; the figures are None where they are not known."""
+
+    status: Status
+    problem: str | None = None
+    architecture: str | None = None
+    quant: str | None = None
+    n_params: int | None = None
+    tensor_bytes: int | None = None
+    n_ctx_train: int | None = None
+
+    @property
+    def bpw(self) -> float | None:
+        """Bits per weight, over all tensors."""
+        return self.tensor_bytes * 8 / self.n_params if self.n_params and self.tensor_bytes else None
+
+
+def read_headline(path: Path, *, buffer: bytearray | None = None) -> Headline:
+    """The headline of a model from its file or its first part. Never raises for what is in the file."""
+    from llmcli.models.gguf_header import skim_header
+    from llmcli.models.gguf_source import CutOffError
+    from llmcli.models.kind import NotAModelError, check_kind
+    from llmcli.models.shards import read_shards
+
+    known: dict[str, Any] = {}
+    skim = partial(skim_header, buffer=buffer)
+    try:
+        header = skim(path)
+        headers = read_shards(header, read=skim)
+        known = _figures(headers)
+        known["architecture"] = check_kind(header)
+        return Headline("ok", **known)
+    except NotAModelError as error:
+        return Headline("other", _clause(error, path), **known)
+    except CutOffError as error:
+        return Headline("incomplete", _clause(error, path))
+    except ModelError as error:
+        return Headline("damaged", _clause(error, path))
+
+
+def _figures(headers: Sequence[GgufHeader]) -> dict[str, Any]:
+    from llmcli.models.facts import quant_of_tensors
+    from llmcli.models.gguf_keys import Keys
+
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    keys = Keys(headers[0])
+    architecture = keys.text("general.architecture") or ""
+    return {
+        "architecture": architecture or None,
+        "quant": quant_of_tensors(keys, tensors) if tensors else None,
+        "n_params": sum(tensor.elements for tensor in tensors),
+        "tensor_bytes": sum(tensor.nbytes for tensor in tensors),
+        "n_ctx_train": keys.integer(f"{architecture}.context_length"),
+    }
+
+
+def _clause(error: ModelError, path: Path) -> str:
+    """The message without the path in front, which the list names anyway."""
+    text = error.message.removeprefix(shown(path)).strip()
+    return text.removeprefix("is ").removeprefix("not a usable model: ").removeprefix("not a usable GGUF file: ")
+
+
+class Headlines:
+    """The headlines of this machine's models: asked for by path and identity, kept between runs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._file = settings.cache_dir / "models" / _MEMO_NAME
+        self._known = self._load()
+        self._asked: dict[str, Any] = {}
+        self._buffer = bytearray()
+
+    def of(self, path: Path, files: Sequence[FileIdentity]) -> Headline:
+        """The headline of the model at `path`, whose files are in this state."""
+        key, state = str(path), [list(file) for file in files]
+        headline = _from_json(self._known.get(key), state)
+        if headline is None:
+            headline = read_headline(path, buffer=self._buffer)
+        self._asked[key] = [state, asdict(headline)]
+        return headline
+
+    def save(self) -> None:
+        """Remember what was asked for, where it is news. What was not asked for is not there any more."""
+        if self._asked == self._known:
+            return
+        with contextlib.suppress(OSError):
+            make_private_dir(self._file.parent)
+            atomic_write(self._file, json.dumps({"version": _VERSION, "files": self._asked}).encode())
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            with open(self._file, "rb") as source:
+                data = json.loads(source.read(_MEMO_MAX_BYTES))
+            files = data["files"] if data["version"] == _VERSION else {}
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return {}
+        return files if isinstance(files, dict) else {}
+
+
+def _from_json(entry: Any, state: list[Any]) -> Headline | None:
+    """What is remembered, where it is of a file in this state."""
+    if not isinstance(entry, list) or len(entry) != 2 or entry[0] != state:
+        return None
+    data = entry[1]
+    if not isinstance(data, dict) or set(data) != {field.name for field in fields(Headline)}:
+        return None
+    return Headline(**data)

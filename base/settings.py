@@ -69,6 +69,11 @@ class Settings:
         return self.state_dir / "chat_history"
 
     @property
+    def dumb_terminal(self) -> bool:
+        """True where TERM says that the terminal moves no cursor, or nothing."""
+        return self.environment.get("TERM", "") in ("", "dumb", "unknown")
+
+    @property
     def editor(self) -> str:
         """The command line of the user's text editor: VISUAL, else EDITOR, else ""."""
         return self.environment.get("VISUAL") or self.environment.get("EDITOR", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.completion import Completer
+from prompt_toolkit.completion import CompleteEvent, Completer, get_common_complete_suffix
 from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import History
@@ -36,7 +36,7 @@ class Editor:
     """
 
     def __init__(self, history: History, completer: Completer, send: Callable[[str, str], None]) -> None:
-        self._history, self._send, self._pastes = history, send, Pastes()
+        self._history, self._completer, self._send, self._pastes = history, completer, send, Pastes()
         self.buffer = Buffer(
             history=history,
             completer=completer,
@@ -98,6 +98,10 @@ class Editor:
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
+        @keys.add("tab")
+        def _(_event: KeyPressEvent) -> None:
+            self._complete()
+
         @keys.add(Keys.BracketedPaste)
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text(self._pastes.add(event.data))
@@ -117,6 +121,18 @@ class Editor:
         text = unquoted(self.whole())
         self.buffer.reset()
         self._send(shown, text)
+
+    def _complete(self) -> None:
+        """Tab: put in what all completions have in common, else go through them. At once, whatever is typed next."""
+        state, buffer = self.buffer.complete_state, self.buffer
+        if state and state.current_completion:
+            buffer.complete_next()
+            return
+        found = list(self._completer.get_completions(buffer.document, CompleteEvent(completion_requested=True)))
+        if common := get_common_complete_suffix(buffer.document, found):
+            buffer.insert_text(common)
+        elif len(found) > 1:
+            buffer.start_completion(select_first=True)
 
     def _remember(self, shown: str) -> None:
         if not shown.strip() or shown.startswith(" "):

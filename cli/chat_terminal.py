@@ -36,6 +36,14 @@ from llmcli.cli.chat_wrap import in_columns
 from llmcli.cli.safe_text import harmless
 
 INTERRUPTED = 130
+KEY_LINES = (
+    "",
+    '  Enter sends, Alt-Enter begins a new line; several lines also stand in """ """, or are pasted',
+    "  Tab completes, Up goes back, Ctrl-R searches; a line that begins with a space is not remembered",
+    "  Ctrl-C stops an answer, Ctrl-O shows or hides thinking, Ctrl-X Ctrl-E opens the line in $EDITOR",
+    "  Ctrl-D leaves; what is typed while an answer comes is the next turn",
+)
+_HELP = ("/help", "/?")
 _FRAME_S = 0.04
 _MOST_ECHO_LINES = 40
 _ENDINGS = MappingProxyType(
@@ -210,7 +218,8 @@ class ChatTerminal:
         self._screen.print(_echo(shown))
         self._busy = True
         if self._shell.is_command(text.strip()):
-            self._work.command(text.strip())
+            self._status.doing = "working"
+            self._work.command(text.strip(), KEY_LINES if text.strip() in _HELP else ())
         else:
             self._status.doing = "reading"
             self._work.message(text)

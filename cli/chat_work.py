@@ -103,9 +103,9 @@ class ChatWork:
         """Say this in place of the last turn."""
         self._start(lambda: self._answer(lambda: self._shell.conversation.edit(text)))
 
-    def command(self, line: str) -> None:
-        """Do what a line with a slash asks for."""
-        self._start(lambda: self._command(line))
+    def command(self, line: str, more_lines: tuple[str, ...] = ()) -> None:
+        """Do what a line with a slash asks for; `more_lines` go below what it says."""
+        self._start(lambda: self._command(line, more_lines))
 
     def interrupt(self) -> None:
         """End the answer on its way."""
@@ -141,12 +141,12 @@ class ChatWork:
         self._post(self._rest())
         self._settle()
 
-    def _command(self, line: str) -> None:
+    def _command(self, line: str, more_lines: tuple[str, ...]) -> None:
         edit, leave = None, False
         try:
             outcome = self._shell.do(line)
             if outcome.lines:
-                self._post(Said(outcome.lines))
+                self._post(Said((*outcome.lines, *more_lines)))
             if outcome.reply:
                 self._stream(outcome.reply)
             edit, leave = outcome.edit, outcome.leave

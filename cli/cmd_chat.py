@@ -198,6 +198,10 @@ def _front(
         stats=values["stats"] or values["verbose"],
         quiet=values["quiet"],
     )
+    if at_terminal and settings.dumb_terminal:
+        from llmcli.cli.chat_dumb import run_dumb
+
+        return run_dumb(shell, options)
     if at_terminal:
         from llmcli.cli.chat_terminal import run_terminal
 

@@ -87,7 +87,11 @@ class OpenTerminal(Protocol):
     """How a test runs `llmcli` in a terminal."""
 
     def __call__(
-        self, *args: str | os.PathLike[str], env: Mapping[str, str | None] | None = None, columns: int = 80
+        self,
+        *args: str | os.PathLike[str],
+        env: Mapping[str, str | None] | None = None,
+        rows: int = 24,
+        columns: int = 80,
     ) -> Terminal: ...
 
 
@@ -96,10 +100,13 @@ def open_terminal(llmcli_home: Path) -> OpenTerminal:
     """Runs the installed `llmcli` in a pseudo-terminal: `with open_terminal("chat") as terminal:`."""
 
     def start(
-        *args: str | os.PathLike[str], env: Mapping[str, str | None] | None = None, columns: int = 80
+        *args: str | os.PathLike[str],
+        env: Mapping[str, str | None] | None = None,
+        rows: int = 24,
+        columns: int = 80,
     ) -> Terminal:
         environment = _environment({"TERM": "xterm-256color", **(env or {})})
-        return Terminal([SCRIPT, *args], env=environment, cwd=llmcli_home.parent / "home", columns=columns)
+        return Terminal([SCRIPT, *args], env=environment, cwd=llmcli_home.parent / "home", rows=rows, columns=columns)
 
     return start
 

@@ -1,0 +1,433 @@
+"""`llmcli chat` at a terminal, as a person sees it: answers, keys, pastes, interrupts, sizes, and how it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llmcli.cli.chat_commands import COMMANDS
+from tests.chat_person import Person, StartChat, chat_starter  # noqa: F401  # a fixture
+from tests.cli_run_case import engine_memo, known_engine  # noqa: F401  # fixtures
+from tests.conftest import OpenTerminal
+from tests.fixtures.terminal import CTRL_C, CTRL_D, ENTER, Terminal
+
+UP, TAB, ALT_ENTER, CTRL_O, CTRL_X, CTRL_E = b"\x1b[A", b"\t", b"\x1b\r", b"\x0f", b"\x18", b"\x05"
+Script = Callable[..., Path]
+
+
+@pytest.fixture
+def hello(scripted_model: Script) -> Path:
+    return scripted_model(["Hello", " world"], n_ctx=4096)
+
+
+@pytest.fixture
+def long(scripted_model: Script) -> Path:
+    """300 words, about two seconds."""
+    return scripted_model([f"w{number} " for number in range(300)], n_ctx=4096, width=2048)
+
+
+def colours_in(data: bytes) -> set[bytes]:
+    """The arguments of the sequences that set colours and the like."""
+    return set(re.findall(rb"\x1b\[([0-9;]*)m", data)) - {b"", b"0"}
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_turn(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        assert person.below[0] == "> a message, or /help"
+        person.says("hi")
+        seen = person.waits_until_idle()
+        assert "> hi\nHello world\n\n> a message, or /help\ncontext " in seen
+        assert "tok/s" in person.below[1]
+        assert person.leaves() == 0
+        assert person.sees.endswith("> hi\nHello world")
+
+
+def test_markdown_is_rendered(start_chat: StartChat, scripted_model: Script) -> None:
+    model = scripted_model(
+        ["# Ti", "tle\n", "**bo", "ld** and ", "`co", "de`\n- item\n", "|a|b|\n|-|-|\n", "|1|22|\n", "end"]
+    )
+    with start_chat(model) as person:
+        person.says("hi")
+        seen = person.waits_until_idle()
+        assert "\nTitle\nbold and code\n• item\na │ b\n──┼───\n1 │ 22\nend\n" in seen
+        assert b"\x1b[1mbold\x1b[0m" in person.terminal.screen
+
+
+def test_plain_shows_what_the_model_wrote(start_chat: StartChat, scripted_model: Script) -> None:
+    model = scripted_model(["# Title\n", "**bold** ", "`code`"])
+    with start_chat(model, "--plain") as person:
+        person.says("hi")
+        assert "# Title\n**bold** `code`\n" in person.waits_until_idle()
+
+
+def test_characters_that_are_split_over_tokens(start_chat: StartChat, scripted_model: Script) -> None:
+    rocket = [bytes([byte]) for byte in "🚀".encode()]
+    with start_chat(scripted_model(["Go ", *rocket, " 日本"])) as person:
+        person.says("hi")
+        assert "Go 🚀 日本\n" in person.waits_until_idle()
+
+
+@pytest.mark.parametrize("look", [(), ("--plain",)], ids=["markdown", "plain"])
+def test_an_answer_cannot_drive_the_terminal(
+    look: tuple[str, ...], start_chat: StartChat, scripted_model: Script
+) -> None:
+    steps = ["a\x1b]0;x\x07", "\x1b[2J", b"\x9b", "\r", "x\x08y", "\u202e", " end"]
+    with start_chat(scripted_model(steps), *look) as person:
+        person.says("hi")
+        seen = person.waits_until_idle()  # the screen of the tests knows no operating system commands
+        assert "a\\x1b]0;x\\x07\\x1b[2J\ufffd\\x0dx\\x08y\\u202e end\n" in seen
+        assert b"\x1b]" not in person.terminal.screen
+
+
+def test_what_is_pasted_and_said_cannot_either(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        person.pastes("a\x1b]0;x\x07b")
+        person.types(ENTER)
+        person.waits_until_idle()
+        assert "> a\\x1b]0;x\\x07b\n" in person.sees
+        assert b"\x1b]" not in person.terminal.screen
+
+
+def test_thinking_is_shown_dimmed(start_chat: StartChat, scripted_model: Script) -> None:
+    with start_chat(scripted_model(["<think>", "hmm so", "</think>", "answer"])) as person:
+        person.says("hi")
+        assert "> hi\nhmm so\n\nanswer\n" in person.waits_until_idle()
+        assert b"\x1b[2mhmm so" in person.terminal.screen
+
+
+def test_thinking_is_folded_and_unfolded(start_chat: StartChat, scripted_model: Script) -> None:
+    with start_chat(scripted_model(["<think>", "hmm so", "</think>", "answer"]), "--reasoning", "hide") as person:
+        person.says("hi")
+        seen = person.waits_until_idle()
+        assert re.search(r"> hi\nthought for [\d.]+ m?s; Ctrl-O shows it\n\nanswer\n", seen)
+        assert "hmm so" not in seen
+        person.types(CTRL_O)
+        person.waits_for("hmm so")
+
+
+def test_a_line_longer_than_the_screen_is_high(start_chat: StartChat, long: Path) -> None:
+    with start_chat(long, rows=10, columns=40) as person:
+        person.says("hi")
+        seen = person.waits_until_idle()
+        assert re.findall(r"\bw\d+\b", seen) == [f"w{number}" for number in range(300)]
+
+
+# ---- the line --------------------------------------------------------------------------------------------------------
+
+
+def test_several_pasted_lines_are_one_turn(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        person.pastes("one\r\ntwo\rthree")
+        person.waits_for(". three")
+        assert "Hello" not in person.sees
+        person.types(ENTER)
+        seen = person.waits_until_idle()
+        assert "> one\n. two\n. three\nHello world\n" in seen
+        assert seen.count("Hello world") == 1
+
+
+def test_a_block_in_quotes_and_alt_enter(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        person.types(b'"""one' + ENTER + b"two" + ENTER + b'"""')
+        person.waits_for('. """')
+        assert "Hello" not in person.sees
+        person.types(ENTER)
+        person.waits_until_idle()
+        person.types(b"three" + ALT_ENTER + b"four" + ENTER)
+        assert "> three\n. four\nHello world\n" in person.waits_until_idle()
+        person.says("/show prompt")
+        seen = person.waits_for(lambda text: text.count("three") == 2)
+        assert '"""one\n. two' in seen  # as it was typed
+        assert seen.count('"""') == 2  # and not in the prompt
+
+
+def test_ten_megabytes_pasted(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        person.pastes("lorem ipsum\n" * 874_000)
+        person.waits_for("> [paste 1: 874,001 lines, 10.0 MiB]")
+        person.types(b" and?" + ENTER)
+        person.waits_for("error: ")
+        assert "4,096" in person.waits_until_idle()
+        person.says("hi")
+        assert "> hi\nHello world\n" in person.waits_until_idle()
+        assert person.leaves() == 0
+
+
+def test_a_long_paste_reaches_the_model_whole(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        person.pastes("\n".join(f"line{number}" for number in range(50)))
+        person.waits_for("[paste 1: 50 lines, ")
+        person.types(ENTER)
+        person.waits_until_idle()
+        person.says("/show prompt")
+        assert "line0\n" in person.waits_for("line49")
+
+
+def test_what_is_typed_ahead_is_seen_at_once_and_said_later(start_chat: StartChat, long: Path) -> None:
+    with start_chat(long) as person:
+        person.says("first")
+        person.waits_for("w20 ")
+        person.types(b"second" + ENTER + b"thi")
+        seen = person.waits_for("> thi")
+        assert "next: second\n> thi\n" in seen
+        assert "w299" not in seen
+        person.waits_for(lambda text: text.count("w299") == 2)
+        seen = person.waits_until_idle()
+        assert re.search(r"> first\nw0 .*w299\n\n> second\nw0 .*w299\n\n> thi\n", seen, re.DOTALL)
+
+
+def test_commands_and_paths_are_completed(start_chat: StartChat, hello: Path, llmcli_home: Path) -> None:
+    (llmcli_home.parent / "home" / "notes.txt").write_text("from the file")
+    with start_chat(hello) as person:
+        person.types(b"/rea" + TAB + b" no" + TAB)
+        person.waits_for("> /read notes.txt")
+        person.types(ENTER + ENTER)  # the first one takes the completion
+        person.waits_until_idle()
+        person.says("hi")
+        person.waits_until_idle()
+        person.says("/show prompt")
+        person.waits_for("from the file")
+
+
+def test_help_alone_lists_every_command(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello, rows=50) as person:
+        person.says("/help")
+        seen = person.waits_until_idle()
+        assert [name for command in COMMANDS for name in command.names if name not in seen] == []
+        assert "Alt-Enter" in seen
+
+
+def test_the_history_comes_back(start_chat: StartChat, hello: Path, llmcli_home: Path) -> None:
+    with start_chat(hello) as person:
+        person.says("remember me")
+        person.waits_until_idle()
+        person.says(" not me")
+        person.waits_until_idle()
+        person.leaves()
+    file = llmcli_home / "state" / "chat_history"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "not me" not in file.read_text()
+    with start_chat(hello) as person:
+        person.types(UP)
+        person.waits_for("> remember me")
+
+
+def test_an_editor_for_the_line_and_for_the_last_turn(start_chat: StartChat, hello: Path, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf "%s, edited" "$(cat "$1")" > "$1"\n')
+    editor.chmod(0o700)
+    with start_chat(hello, env={"EDITOR": str(editor)}) as person:
+        person.types(b"draft" + CTRL_X + CTRL_E)
+        person.waits_for("> draft, edited")
+        person.types(ENTER)
+        person.waits_until_idle()
+        person.says("/edit")
+        seen = person.waits_for(lambda text: text.count("Hello world") == 2)
+        assert "> draft, edited, edited\n" in seen
+
+
+def test_an_editor_that_does_not_exist(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello, env={"EDITOR": "/nonexistent/editor"}) as person:
+        person.types(b"draft" + CTRL_X + CTRL_E)
+        seen = person.waits_for("error: cannot start the editor /nonexistent/editor: No such file or directory")
+        assert "> draft" in seen
+
+
+# ---- Ctrl-C and the end ----------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_it(start_chat: StartChat, long: Path) -> None:
+    with start_chat(long) as person:
+        person.says("hi")
+        person.waits_for("w20 ")
+        person.types(CTRL_C)
+        seen = person.waits_for("[stopped]")
+        assert "w299" not in seen
+        person.waits_until_idle()
+        person.says("again")
+        person.waits_for("w299")
+        assert person.leaves() == 0
+
+
+def test_ctrl_c_gives_back_what_was_typed_ahead(start_chat: StartChat, long: Path) -> None:
+    with start_chat(long) as person:
+        person.says("hi")
+        person.waits_for("w20 ")
+        person.types(b"wait" + ENTER)
+        person.waits_for("next: wait")
+        person.types(CTRL_C)
+        person.waits_for("[stopped]")
+        person.waits_until_idle()
+        assert person.below[0] == "> wait"
+        assert person.sees.count("w0 ") == 1
+
+
+def test_ctrl_c_at_the_prompt(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        person.types(b"half a line" + CTRL_C)
+        person.waits_for("> a message")
+        person.types(CTRL_C)
+        person.waits_for("Ctrl-C again leaves, as do Ctrl-D and /exit")
+        person.types(b"x")
+        person.waits_for("context 0/")
+        person.types(CTRL_C + CTRL_C)
+        person.waits_for("Ctrl-C again leaves")
+        person.types(CTRL_C)
+        assert person.terminal.wait() == 130
+
+
+@pytest.mark.real_model
+def test_ctrl_c_while_the_prompt_is_read(start_chat: StartChat, smollm2_path: Path) -> None:
+    with start_chat(smollm2_path, "-n", "5") as person:
+        person.pastes("The quick brown fox jumps over the lazy dog. " * 300)
+        person.types(ENTER)
+        person.waits_for("reading 512/")
+        person.types(CTRL_C)
+        person.waits_until_idle()
+        person.says("Say hello.")
+        person.waits_until_idle()
+        assert person.leaves() == 0
+
+
+@pytest.mark.parametrize("end", ["Ctrl-D", "/exit", "/bye", "typed ahead", "Ctrl-C", "SIGTERM", "SIGHUP", "a bug"])
+def test_the_terminal_is_as_it_was(end: str, open_terminal: OpenTerminal, long: Path, tmp_path: Path) -> None:
+    code = {"Ctrl-C": 130, "SIGTERM": -signal.SIGTERM, "SIGHUP": -signal.SIGHUP, "a bug": 1}.get(end, 0)
+    with _broken_chat(long) if end == "a bug" else open_terminal("chat", "-t", "1", "-m", long) as terminal:
+        before = terminal.modes()
+        person = Person(terminal, 24, 80)
+        person.waits_for("> a message")
+        assert terminal.modes() != before
+        if end.startswith(("SIG", "typed")):
+            person.says("hi")
+            person.waits_for("w20 ")
+        if end.startswith("SIG"):
+            terminal.kill(signal.Signals[end])
+        elif end == "Ctrl-C":
+            person.types(CTRL_C)
+            person.waits_for("Ctrl-C again")
+            person.types(CTRL_C)
+        elif end.startswith("/"):
+            person.says(end)
+        elif end == "a bug":
+            person.says("hi")
+        else:
+            person.types(CTRL_D)
+        assert terminal.wait() == code
+        assert terminal.modes() == before
+        assert terminal.screen.rindex(b"\x1b[?2004l") > terminal.screen.rindex(b"\x1b[?2004h")
+        assert terminal.screen.rindex(b"\x1b[?25h") > terminal.screen.rindex(b"\x1b[?25l")
+        assert "Traceback" not in person.sees
+        assert ("internal error, please report it: RuntimeError: boom" in person.sees) == (end == "a bug")
+        if end == "typed ahead":
+            assert "w299" in person.sees
+
+
+def _broken_chat(model: Path) -> Terminal:
+    """A chat with a bug in it."""
+    import os
+
+    source = (
+        "import sys\n"
+        "from llmcli.cli import main\n"
+        "from llmcli.engine.conversation import Conversation\n"
+        "def say(self, text): raise RuntimeError('boom')\n"
+        "Conversation.say = say\n"
+        "main.run()\n"
+    )
+    command = [sys.executable, "-c", source, "chat", "-t", "1", "-m", str(model)]
+    return Terminal(command, env={**os.environ, "TERM": "xterm-256color"})
+
+
+# ---- terminals of all kinds ------------------------------------------------------------------------------------------
+
+
+def test_another_size_in_the_middle_of_an_answer(start_chat: StartChat, long: Path) -> None:
+    with start_chat(long, columns=100) as person:
+        person.says("hi")
+        person.waits_for("w20 ")
+        person.resizes(30, 60)
+        person.waits_for("w150 ")
+        person.resizes(20, 90)
+        seen = person.waits_until_idle()
+        words = re.findall(r"\bw\d+\b", seen)
+        assert set(words) == {f"w{number}" for number in range(300)}
+        assert person.below[0] == "> a message, or /help"
+
+
+@pytest.mark.parametrize("columns", [12, 20])
+def test_a_narrow_terminal(columns: int, open_terminal: OpenTerminal, long: Path) -> None:
+    with open_terminal("chat", "-t", "1", "-q", "-m", long, rows=8, columns=columns) as terminal:
+        person = Person(terminal, 8, columns)
+        person.waits_for("> a")
+        person.says("hi")
+        seen = person.waits_for("w299")
+        assert re.findall(r"\bw\d+\b", seen) == [f"w{number}" for number in range(300)]
+        person.types(CTRL_D)
+        assert terminal.wait() == 0
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}], ids=["NO_COLOR"])
+def test_no_colours(env: dict[str, str], start_chat: StartChat, scripted_model: Script) -> None:
+    model = scripted_model(["<think>", "hmm", "</think>", "# T\n", "**b**\n", "|a|b|\n|-|-|\n", "|1|2|"])
+    with start_chat(model, env=env) as person:
+        person.says("hi")
+        assert "hmm\n\n# T\n**b**\na │ b\n──┼──\n1 │ 2\n" in person.waits_until_idle()
+        assert colours_in(person.terminal.screen) == set()
+
+
+def test_a_dumb_terminal(open_terminal: OpenTerminal, scripted_model: Script) -> None:
+    model = scripted_model(["<think>", "hmm\n", "</think>", "**b** ", "\x1b[2J"])
+    with open_terminal("chat", "-t", "1", "-m", model, env={"TERM": "dumb"}) as terminal:
+        before = terminal.modes()
+        terminal.read_until("Ctrl-D leaves\r\n> ")
+        terminal.send(b"hi" + ENTER)
+        terminal.read_until("hi\r\nhmm\r\n**b** \\x1b[2J\r\n> ")
+        terminal.send(b'"""a' + ENTER)
+        terminal.read_until(". ")
+        terminal.send(b'b"""' + ENTER)
+        terminal.read_until("\\x1b[2J\r\n> ")
+        terminal.send(b"/show prompt" + ENTER)
+        assert b'"""' not in terminal.read_until("a\r\nb")
+        terminal.read_until("\r\n> ")
+        terminal.send(CTRL_C)
+        terminal.read_until("Ctrl-C again leaves, as do Ctrl-D and /exit\r\n> ")
+        terminal.send(CTRL_D)
+        assert terminal.wait() == 0
+        assert terminal.modes() == before
+        assert b"\x1b" not in terminal.screen
+
+
+def test_ctrl_c_on_a_dumb_terminal(open_terminal: OpenTerminal, long: Path) -> None:
+    with open_terminal("chat", "-t", "1", "-m", long, env={"TERM": "dumb"}) as terminal:
+        terminal.read_until("> ")
+        terminal.send(b"hi" + ENTER)
+        terminal.read_until("w20 ")
+        terminal.send(CTRL_C)
+        terminal.read_until("[stopped]\r\n> ")
+        assert b"w299" not in terminal.screen
+        terminal.send(CTRL_C)
+        terminal.read_until("/exit\r\n> ")
+        terminal.send(CTRL_C)
+        assert terminal.wait() == 130
+
+
+def test_the_c_locale(start_chat: StartChat, scripted_model: Script) -> None:
+    for env in ({"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}):
+        with start_chat(scripted_model(["Gö 🚀"]), env=env) as person:
+            person.says("grüß 日本")
+            assert "> grüß 日本\nGö 🚀\n" in person.waits_until_idle()
+
+
+def test_an_unknown_terminal(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello, env={"TERM": "nonesuch"}) as person:
+        person.says("hi")
+        assert "Hello world" in person.waits_until_idle()

@@ -206,13 +206,23 @@ def _require_used(rules: Sequence[TensorRule], used: set[str], plan: Plan) -> No
         if rule.source in used:
             continue
         found = [tensor.name for tensor in plan.tensors if rule.matches(tensor.name)]
+        if found and _is_shadowed(rule, rules, found):
+            continue
         if not found:
             why = "fits no tensor of this model"
-        elif all(first_match(rules, name) is not rule for name in found):
-            why = "fits only tensors that a rule before it fits, and the first one counts"
         else:
             why = f"fits only tensors that are not quantized or have a type by another option, such as {found[0]}"
         raise UsageError(
             f"--tensor-type {printable(rule.source)!r} {printable(why)}",
             hint="llmcli quantize --dry-run -v lists the tensors",
         )
+
+
+def _is_shadowed(rule: TensorRule, rules: Sequence[TensorRule], names: Iterable[str]) -> bool:
+    return all(first_match(rules, name) is not rule for name in names)
+
+
+def shadowed(plan: Plan, rules: Sequence[TensorRule]) -> tuple[TensorRule, ...]:
+    """The rules that decide nothing, because rules before them fit the same tensors."""
+    names = [tensor.name for tensor in plan.tensors]
+    return tuple(rule for rule in rules if _is_shadowed(rule, rules, [name for name in names if rule.matches(name)]))

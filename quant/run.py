@@ -33,7 +33,7 @@ from llmcli.quant.place import (
     why_writing_failed,
     work_folder,
 )
-from llmcli.quant.plan import Plan, read_plan, with_narrow_output, with_rules
+from llmcli.quant.plan import Plan, read_plan, shadowed, with_narrow_output, with_rules
 from llmcli.quant.request import QuantizeRequest, check_layers, native_settings
 from llmcli.quant.types import TargetType, fits, needs_imatrix, suffers_without_imatrix
 from llmcli.quant.weights import ChosenWeights
@@ -119,6 +119,10 @@ def make_plan(
         raise _in_words(error) from None
     plan = read_plan(lines, target)
     plan = with_rules(plan, request.rules, outranked=_outranked(request))
+    for rule in shadowed(plan, request.rules):
+        listener.notify(
+            f"--tensor-type {printable(rule.source)} decides nothing: rules before it fit its tensors"
+        )
     plan = with_narrow_output(plan, pure=request.pure, output_type=request.output_tensor_type)
     _check_plan(plan, source, request, weights, listener)
     return plan

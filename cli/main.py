@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("cmd_run", "command", "Answer one prompt, from the command line or a pipe."),
     "ls": ("cmd_ls", "command", "List the models that are here."),
     "show": ("cmd_show", "command", "Show what a model is, also one on the hub."),
+    "rm": ("cmd_rm", "command", "Remove models, and what is stored of them."),
     "alias": ("cmd_alias", "group", "Give models short names."),
     "verify": ("cmd_verify", "command", "Check the bytes, header and tensors of models."),
     "path": ("cmd_path", "command", "Print the file of a model."),

@@ -42,6 +42,10 @@ class Entry:
         """Experts that no token has used."""
         return int(np.count_nonzero(self.counts == 0))
 
+    def times(self, factor: int) -> Entry:
+        """As if every token had been there `factor` times."""
+        return self if factor == 1 else Entry(self.sums * np.float32(factor), self.counts * factor)
+
     def plus(self, other: Entry, name: str) -> Entry:
         """Both together. Raises UsageError where they are of different sizes."""
         if len(self.sums) != len(other.sums):
@@ -93,11 +97,13 @@ def merge(parts: Sequence[Imatrix]) -> Imatrix:
     """
     if not parts:
         raise UsageError("there is no importance matrix to merge")
+    chunk_tokens = next((part.chunk_tokens for part in parts if part.chunk_tokens), 0)
     entries: dict[str, Entry] = {}
     for part in parts:
+        factor = 1 if part.chunk_tokens else chunk_tokens or 1  # old files count windows, the others tokens
         for name, entry in part.entries.items():
-            entries[name] = entries[name].plus(entry, name) if name in entries else entry
-    chunk_tokens = next((part.chunk_tokens for part in parts if part.chunk_tokens), 0)
+            mine = entry.times(factor)
+            entries[name] = entries[name].plus(mine, name) if name in entries else mine
     datasets = tuple(name for part in parts for name in part.datasets)
     return Imatrix(entries, datasets, _chunks(entries, chunk_tokens, parts), chunk_tokens)
 

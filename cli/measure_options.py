@@ -1,0 +1,77 @@
+"""What the commands that measure models share: the model's name, threads and layers, the window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from llmcli.base.errors import UsageError
+from llmcli.cli.options import group, option
+from llmcli.cli.params import Whole
+from llmcli.engine.plan import Request
+
+measure_options = group(
+    option(
+        "-c",
+        "--window",  # not --ctx-size first: a default that is set for answers must not change what is measured
+        "--ctx-size",
+        type=Whole(32),
+        default=512,
+        show_default=True,
+        metavar="N",
+        help="Tokens of a window; each is read by itself.",
+    ),
+    option(
+        "--chunks",
+        type=Whole(-1),
+        default=-1,
+        show_default=True,
+        metavar="N",
+        help="Windows at most; -1: all of the text.",
+    ),
+    option("-ub", "--ubatch-size", type=Whole(1), metavar="N", help="Tokens computed at once. [default: as is fast]"),
+    option("-t", "--threads", type=Whole(1), metavar="N", help="Threads. [default: usable physical cores]"),
+    option(
+        "-ngl",
+        "--n-gpu-layers",
+        type=Whole(-1),
+        metavar="N",
+        help="Layers on the GPU; -1: all. [default: as many as fit]",
+    ),
+    option(
+        "-fa",
+        "--flash-attn",
+        type=click.Choice(["auto", "on", "off"]),
+        default="auto",
+        show_default=True,
+        help="Flash attention.",
+    ),
+)
+
+
+def measure_request(values: Mapping[str, Any]) -> Request:
+    """The run plan's request."""
+    return Request(
+        n_ctx=values["window"],
+        n_threads=values["threads"],
+        n_ubatch=values["ubatch_size"],
+        n_gpu_layers=values["n_gpu_layers"],
+        flash_attn=values["flash_attn"],
+    )
+
+
+def one_model(values: Mapping[str, Any]) -> str | None:
+    """The MODEL argument, or -m, which the environment may have set. Raises UsageError where both are given."""
+    given = click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE
+    if values["name"] is not None and given:
+        raise UsageError("the model was given twice: with -m and as an argument")
+    chosen: str | None = values["model"] if values["name"] is None else values["name"]
+    return chosen
+
+
+def most_windows(values: Mapping[str, Any]) -> int | None:
+    """--chunks as a number, None for all."""
+    return values["chunks"] if values["chunks"] > 0 else None

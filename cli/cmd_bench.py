@@ -14,6 +14,7 @@ from llmcli.cli.params import Duration, Whole
 
 # name -> (module below llmcli.cli, attribute, one-line summary), as in `main`
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "latency": ("bench_latency", "latency_command", "Measure what a user waits for: cold, in memory, from disk."),
     "compare": ("bench_compare", "compare_command", "Put two runs side by side, with the confidence of the samples."),
     "history": ("bench_history", "history_command", "Show what was measured before, as a table and a plot."),
 }

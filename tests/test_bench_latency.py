@@ -1,0 +1,163 @@
+"""Latency: percentiles and break-even recomputed, and what is cold, in memory and on disk, on tiny models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmcli.base.errors import UsageError, UserInterruptError
+from llmcli.base.settings import load
+from llmcli.bench.latency import (
+    KINDS,
+    Kind,
+    Latency,
+    LatencyOptions,
+    Point,
+    Request,
+    break_even,
+    drop_from_page_cache,
+    itl_percentiles,
+)
+from tests.fixtures.engines import open_tiny_engine
+
+OPTIONS = LatencyOptions((64, 200), question_tokens=10, answer_tokens=5, repetitions=2)
+
+
+def request(kind: Kind, ttft_s: float, *itl_s: float, restored: int = 64) -> Request:
+    return Request(kind, 96, restored, 0.001, 0.0, ttft_s, ttft_s, itl_s, ttft_s + sum(itl_s))
+
+
+def point(length: int, cold_s: float, disk_s: float | None, restored: int = 64) -> Point:
+    made = Point(length, requests=[request("cold", cold_s)])
+    if disk_s is not None:
+        made.requests.append(request("disk", disk_s, restored=restored))
+    return made
+
+
+times = st.lists(st.lists(st.floats(1e-6, 10), min_size=1, max_size=9), min_size=1, max_size=5)
+
+
+@given(times, st.floats(0, 100))
+def test_percentiles_are_of_all_times_between_tokens(itls: list[list[float]], percent: float) -> None:
+    requests = [request("cold", 1.0, *itl) for itl in itls]
+    wanted = float(np.percentile([one for itl in itls for one in itl], percent))
+    assert itl_percentiles(requests, [percent]) == pytest.approx([wanted])
+
+
+def test_definitions() -> None:
+    one = request("cold", 0.5, 0.1, 0.2, 0.3)
+    assert one.total_s == pytest.approx(1.1)
+    assert one.tpot_s == pytest.approx((one.total_s - one.ttft_s) / 3)
+    assert request("cold", 0.5).tpot_s is None
+    assert itl_percentiles([request("cold", 0.5)], [50]) is None
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([(64, 10, 5), (128, 20, 6)], 64),
+        ([(64, 10, 15), (128, 20, 15)], 96),
+        ([(64, 10, 20), (128, 20, 15)], 64 + 64 * 10 / 15),
+        ([(128, 20, 15), (64, 10, 20)], 64 + 64 * 10 / 15),
+        ([(64, 10, 5), (128, 10, 20), (256, 30, 20)], 192),
+        ([(64, 10, 20), (128, 10, 20)], None),
+        ([(64, 10, 5), (128, 10, 20)], None),
+        ([(64, 10, 10), (128, 20, 10)], 64),
+        ([(64, 10, None), (128, 20, 6)], 128),
+        ([], None),
+    ],
+)
+def test_break_even(pairs: list[tuple[int, float, float | None]], expected: float | None) -> None:
+    found = break_even([point(*pair) for pair in pairs])
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_disk_request_that_restored_nothing_does_not_count() -> None:
+    assert point(32, 1.0, 0.5, restored=0).ttft_s("disk") is None
+    assert break_even([point(32, 1.0, 0.5, restored=0)]) is None
+
+
+def test_cold_memory_and_disk(scripted_model: Callable[..., Path], tmp_path: Path) -> None:
+    model = scripted_model(["Hello", " world"])  # would end after two tokens
+    with open_tiny_engine(model, n_ctx=512) as engine:
+        latency = Latency(engine, OPTIONS, load(), tmp_path / "store")
+        points = list(latency.run())
+    assert [one.prefix_tokens for one in points] == [64, 200]
+    for one in points:
+        assert [request.kind for request in one.requests] == [*KINDS, *KINDS]
+        assert {request.prompt_tokens for request in one.requests} == {one.prefix_tokens + 10}
+        assert all(len(request.itl_s) == 4 for request in one.requests)
+        assert all(request.total_s == pytest.approx(request.ttft_s + sum(request.itl_s)) for request in one.requests)
+        assert all(request.ttft_s >= request.prefill_s + request.restore_s for request in one.requests)
+        restored = {kind: {r.restored_tokens for r in one.requests if r.kind == kind} for kind in KINDS}
+        assert restored == {
+            "cold": {0},
+            "memory": {one.prefix_tokens},
+            "disk": {one.prefix_tokens // 64 * 64},  # on the exact grid
+        }
+        assert one.written_bytes > one.prefix_tokens
+        found = one.as_json()
+        assert found["disk_ttft_s"] == one.ttft_s("disk")
+        assert len(found["requests"]) == 6
+    # No length found what another had stored.
+    assert points[1].written_bytes > 2 * points[0].written_bytes
+
+
+@pytest.mark.parametrize("kind", ["plain", "iswa", "hybrid", "mamba"])
+def test_every_kind_of_memory(kind: str, random_model: Callable[[str], Path], tmp_path: Path) -> None:
+    """These models have no text: their tokens are counted out."""
+    options = LatencyOptions((128,), question_tokens=8, answer_tokens=3, repetitions=1)
+    with open_tiny_engine(random_model(kind), n_ctx=512) as engine:
+        latency = WithoutText(engine, options, load(), tmp_path / "store")
+        (found,) = latency.run()
+    assert [one.restored_tokens for one in found.requests] == [0, 128, 128]
+
+
+class WithoutText(Latency):
+    def _text_of(self, ids: Sequence[int]) -> str:
+        return ""
+
+    def _tokenize(self, text: str) -> list[int]:
+        return []
+
+    def _prompt(self, length: int, number: int) -> list[int]:
+        count = self._options.question_tokens
+        return [*(i * 7 % 61 for i in range(length)), *((i + number) % 61 for i in range(count))]
+
+
+def test_prefixes_of_a_text(scripted_model: Callable[..., Path], tmp_path: Path) -> None:
+    with open_tiny_engine(scripted_model(["Hello", " world"]), n_ctx=512) as engine:
+        text = "0123456789" * 21
+        latency = Latency(engine, OPTIONS, load(), tmp_path / "store", text)
+        assert latency.text(64, 1).startswith("0123456789")
+        assert latency.text(200, 1)[:190].count("0123456789") == 19
+        with pytest.raises(UsageError, match="tokens, and a prefix of 200 is asked for"):
+            Latency(engine, OPTIONS, load(), tmp_path / "store", "too short")
+
+
+def test_a_stop_keeps_the_points_before_it(scripted_model: Callable[..., Path], tmp_path: Path) -> None:
+    points: list[Point] = []
+    with open_tiny_engine(scripted_model(["Hello", " world"]), n_ctx=512) as engine:
+
+        def stop_at(step: str) -> None:
+            if step.startswith("prefix of 200: disk"):
+                engine.stop.set()
+
+        with pytest.raises(UserInterruptError):
+            points.extend(Latency(engine, OPTIONS, load(), tmp_path / "store").run(stop_at))
+    assert [one.prefix_tokens for one in points] == [64]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the page cache is told on Linux")
+def test_page_cache(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_bytes(b"x" * 10000)
+    (tmp_path / "c").write_bytes(b"y")
+    assert drop_from_page_cache(tmp_path) == 2
+    assert (tmp_path / "a" / "b").read_bytes() == b"x" * 10000

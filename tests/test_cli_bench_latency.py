@@ -1,0 +1,68 @@
+"""`llmcli bench latency` on a tiny model: the object, the tables, the plot."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import xml.etree.ElementTree as ET  # our own file
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli_run_case import engine_memo, known_engine, refused
+from tests.test_cli_cmd_bench import Bench, bench
+
+__all__ = ["bench", "engine_memo", "known_engine"]
+QUICK = ("-t", "1", "-p", "64,128", "-r", "2", "--answer-tokens", "4", "--question-tokens", "8")
+
+
+@pytest.fixture
+def model(scripted_model: Callable[..., Path]) -> Path:
+    return scripted_model(["Hello", " world"])
+
+
+def test_everything(bench: Bench, model: Path, tmp_path: Path, llmcli_home: Path) -> None:
+    plot = tmp_path / "ttft.svg"
+    done = bench("latency", "-m", model, *QUICK, "--json", "--plot", plot)
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert [point["prefix_tokens"] for point in found["points"]] == [64, 128]
+    for point in found["points"]:
+        for kind in ("cold", "memory", "disk"):
+            samples = [one["ttft_s"] for one in point["requests"] if one["kind"] == kind]
+            assert len(samples) == 2
+            assert point[f"{kind}_ttft_s"] == statistics.median(samples)
+    assert list(found["processes"]) == ["cold", "disk"]
+    assert [one["restored_tokens"] for one in found["processes"]["cold"]] == [0, 0]
+    # So small a model computes sooner than a process restores: the store may pass, and says so by restoring nothing.
+    assert all(one["restored_tokens"] in (0, 64, 128) for one in found["processes"]["disk"])
+    assert all(one["prompt_tokens"] == 136 for one in found["processes"]["disk"])
+    assert all(one["start_s"] > 0 < one["first_byte_s"] for one in found["processes"]["disk"])
+    texts = {node.text for node in ET.fromstring(plot.read_bytes()).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"cold", "prefix in memory", "prefix restored from disk", "time to first token (ms)"} <= texts
+    assert [path.name for path in (llmcli_home / "cache").iterdir() if path.name.startswith("bench-")] == []
+
+
+def test_tables(bench: Bench, model: Path) -> None:
+    done = bench("latency", "-m", model, *QUICK, "--no-processes", "--drop-page-cache")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].split() == [
+        *("prefix", "TTFT", "cold", "memory", "disk", "cold/disk", "restored", "on", "disk", "saving"),
+    ]
+    assert [line.split()[0] for line in lines[1:3]] == ["64", "128"]
+    assert "prefix of 128 tokens:" in lines
+    assert [line.split()[0] for line in lines if line.startswith(("cold", "memory", "disk "))][:3] == [
+        *("cold", "memory", "disk"),
+    ]
+    assert "whole processes" not in done.out
+
+
+def test_bad_values(bench: Bench, model: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("short")
+    assert "a prefix of 128 is asked for" in refused(bench("latency", "-m", model, *QUICK, "-f", short), 2)
+    assert "an .svg or a .png file" in refused(bench("latency", "-m", model, *QUICK, "--plot", "x.pdf"), 2)
+    assert "do not fit" in refused(bench("latency", "-m", model, *QUICK, "-c", "100"), 4)
+    assert "no such file" in refused(bench("latency", "-m", tmp_path / "no.gguf", *QUICK), 3)

@@ -76,13 +76,14 @@ def _sorted(entries: Sequence[Listed], sort: str, kept: Mapping[str, int]) -> li
 def _kept(entries: Sequence[Listed], settings: Settings, values: Mapping[str, Any]) -> dict[str, int]:
     """Bytes in the prefix store, by path. Only a model that was run has a content id that is known."""
     from llmcli.engine.kept_prefixes import kept_bytes
-    from llmcli.models.identity import known_content_id
+    from llmcli.models.identity import known_content_ids
 
     by_content = kept_bytes(settings, StderrReporter(settings).notify, cache=cache_from(values, settings))
-    if not by_content:
-        return {}
-    ids = ((entry.path, known_content_id(entry.path, settings)) for entry in entries if entry.is_usable)
-    return {str(path): by_content[content_id] for path, content_id in ids if content_id in by_content}
+    found: dict[str, int] = {}
+    for entry in entries if by_content else ():
+        if total := sum(by_content.get(content_id, 0) for content_id in known_content_ids(entry.path, settings)):
+            found[str(entry.path)] = total
+    return found
 
 
 def _as_json(entry: Listed, kept: Mapping[str, int]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,6 +86,32 @@ def known_content_id(path: Path, settings: Settings) -> str | None:
     return found.content_id if found else None
 
 
+def remember_digests(path: Path, settings: Settings, digests: Sequence[str]) -> None:
+    """Remember a model whose files (of a split one all parts, in order) were hashed while they were written.
+
+    Then the first run does not hash them again. What is no usable model is not remembered: a run says what is wrong.
+    """
+    from llmcli.models.check import check_model
+
+    absolute = Path(os.path.abspath(path))
+    with contextlib.suppress(ModelError, OSError):
+        facts = check_model(absolute, need_vocabulary=False)
+        if len(facts.shards) == len(digests):
+            found = Inspected(Path(facts.shards[0]), facts, _content_id([bytes.fromhex(d) for d in digests]))
+            _remember(_memo_path(absolute, settings), found, [file_identity(shard) for shard in facts.shards])
+
+
+def known_content_ids(path: Path, settings: Settings) -> frozenset[str]:
+    """What the content id may be, without reading the file: what was found before, and the name of a blob.
+
+    A blob of the Hugging Face cache is called by its sha256. That is no proof, so it is for looking things up alone.
+    """
+    blob = Path(os.path.realpath(path)).name
+    named = {blob} if re.fullmatch(r"[0-9a-f]{64}", blob) and not shard_of(path.name) else set()
+    known = known_content_id(path, settings)
+    return frozenset(named | ({known} if known else set()))
+
+
 def forget(path: Path, settings: Settings) -> None:
     """Drop what is remembered of a model that is about to go."""
     with contextlib.suppress(OSError):
@@ -103,8 +130,11 @@ def _inspect(path: Path, on_hash: Callable[[int, int], None] | None) -> tuple[In
             raise _changed(path)
     except OSError as error:
         raise ModelError(f"{shown(path)} cannot be read: {error.strerror}") from None
-    content_id = digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
-    return Inspected(Path(facts.shards[0]), facts, content_id), before
+    return Inspected(Path(facts.shards[0]), facts, _content_id(digests)), before
+
+
+def _content_id(digests: Sequence[bytes]) -> str:
+    return digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def _digests(

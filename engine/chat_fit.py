@@ -52,25 +52,33 @@ def fit_turn(
             f"the conversation has {format_count(len(laid.ids), 'token')} with this message", n_ctx,
             hint="a larger -c, /undo or /clear, or --on-overflow drop",
         )  # fmt: skip
-    found = _drop(
-        layout, history, user, most=n_ctx - answer, low_water=n_ctx - answer - n_ctx // _FREE_SHARE, keep=keep_turns
-    )
+    room = _Room(n_ctx - answer, n_ctx - answer - n_ctx // _FREE_SHARE)
+    found = _drop(layout, history, user, room, keep=keep_turns)
+    if len(found.laid.ids) > room.most_tokens and keep_turns:
+        found = _drop(layout, history, user, room, keep=0)  # rather without the first turns than not at all
     if len(found.laid.ids) >= n_ctx:
-        raise _overflow(f"this message and what must stay have {format_count(len(found.laid.ids), 'token')}", n_ctx)
+        raise _overflow(f"this message and the system prompt have {format_count(len(found.laid.ids), 'token')}", n_ctx)
     return found
 
 
-def _drop(layout: ChatLayout, history: History, user: str, *, most: int, low_water: int, keep: int) -> Fitted:
-    """Leave out turns until the low-water mark is reached; where that cannot be had, as many as there are."""
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How long a prompt may be, and how long it is to be once turns are dropped."""
+
+    most_tokens: int
+    low_water_tokens: int
+
+
+def _drop(layout: ChatLayout, history: History, user: str, room: _Room, *, keep: int) -> Fitted:
+    """Leave out the fewest turns behind the first `keep` that reach the low-water mark; all of them where none do."""
     count, (old_start, old_end) = len(history.turns), history.hidden
     start = min(keep, count) if old_start == old_end else min(keep, old_start)
     low, high = max(old_end, start), count
     laid = layout.lay_out(history, user, hidden=(start, high))
-    if high > low and len(laid.ids) <= most:
-        while low < high:  # the fewest that reach the mark; all of them where none do
+    if high > low and len(laid.ids) <= room.most_tokens:
+        while low < high:
             middle = (low + high) // 2
-            tried = layout.lay_out(history, user, hidden=(start, middle))
-            if len(tried.ids) <= low_water:
+            if len(layout.lay_out(history, user, hidden=(start, middle)).ids) <= room.low_water_tokens:
                 high = middle
             else:
                 low = middle + 1

@@ -41,8 +41,11 @@ class Turn:
 
     @property
     def is_answered(self) -> bool:
-        """Whether there is an answer to go on from; a turn without one would break a template's alternation."""
-        return bool(self.content.strip())
+        """Whether there is an answer to go on from; a turn without one would break a template's alternation.
+
+        Thinking alone is none: templates leave it out.
+        """
+        return bool(self.text.strip())
 
     @property
     def ids(self) -> tuple[int, ...]:

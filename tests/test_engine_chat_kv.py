@@ -1,4 +1,4 @@
-"""Every prompt of a conversation has the logits of a cold run, whatever memory the model has and however it got there."""
+"""Every prompt of a conversation has the logits of a cold run, whatever memory the model has, however it got there."""
 
 from __future__ import annotations
 

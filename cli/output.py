@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from llmcli.base.errors import LlmcliError, ResourceError
+from llmcli.base.text import printable
 from llmcli.cli.safe_text import harmless
 
 READER_GONE = 141  # 128 + SIGPIPE, what a shell reports for a program that a closed pipe ended
@@ -76,6 +77,15 @@ def write_json(value: Any) -> None:
 def stderr_line(text: str) -> None:
     """One line on stderr; failures there are nobody's business."""
     stderr_text(text + "\n")
+
+
+def stderr_error(message: str, hint: str | None = None) -> None:
+    """What went wrong in one line; the hint stands behind it, or below it where it is a table."""
+    if hint and "\n" in hint:
+        hint = "\n".join(printable(line) for line in hint.split("\n"))
+        stderr_line(f"error: {printable(message)}; {hint}")
+    else:
+        stderr_line("error: " + printable(message + (f" ({hint})" if hint else "")))
 
 
 def stderr_text(text: str) -> None:

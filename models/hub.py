@@ -159,6 +159,15 @@ def read_range(wanted: HubFile, settings: Settings, start: int, count: int) -> b
         return bytes(data[skip : skip + count])
 
 
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What the session raises when a connection fails or breaks.
+
+    HTTPError is the base of the HTTP library's errors, under whichever name the client uses that library.
+    """
+    http_error: type[Exception] = _client().errors.HTTPError
+    return (http_error, OSError, ValueError, RuntimeError, ImportError)
+
+
 def has_token() -> bool:
     """Whether the hub client finds a token: HF_TOKEN, or the file that its login writes."""
     return _client().get_token() is not None
@@ -227,11 +236,9 @@ _trusted: list[str] = []  # the bundle that the session was made with: once for 
 
 @contextlib.contextmanager
 def _translated(wanted: HubFile, settings: Settings, *, fetching: bool) -> Iterator[None]:
-    # HTTPError is the base of the HTTP library's errors, under whichever name the client uses that library.
-    http_error: type[Exception] = _client().errors.HTTPError
     try:
         yield
-    except (http_error, OSError, ValueError, RuntimeError, ImportError) as error:
+    except transport_errors() as error:
         raise as_llmcli_error(
             error,
             wanted.repo_id,

@@ -18,6 +18,7 @@ from llmcli.models.http_body import Body
 from llmcli.models.hub import HubFile
 from llmcli.models.hub_cache import Slot
 from llmcli.models.hub_listing import RemoteFile, is_digest
+from llmcli.models.identity import known_content_id
 from llmcli.models.place import as_disk_error, require_free
 from llmcli.models.progress import ProgressFactory
 from llmcli.models.transfer import Wanted, fetch
@@ -78,7 +79,7 @@ def fetch_file(
         hub_cache.make_folders(slot)
         waiting = f"waiting for another process that fetches {printable(file.name)}"
         with file_lock(slot.lock, on_wait=lambda: notify(waiting)):
-            if _is_here(slot, file, notify):
+            if _is_here(slot, file, settings, notify):
                 return Fetched(slot.pointer, received=False)
             with progress(file.name, file.size_bytes) as task:
                 fetch(wanted, slot.part, opener, task=task, notify=notify, stop=stop)
@@ -91,12 +92,15 @@ def no_checksum(repo_id: str, file: str) -> ModelError:
     return ModelError(f"the hub states no checksum for {printable(file)} of {printable(repo_id)}: refused")
 
 
-def _is_here(slot: Slot, file: RemoteFile, notify: Callable[[str], None]) -> bool:
-    """True with the link in place where the bytes are there; wrong ones (another tool's, unchecked) are taken out."""
+def _is_here(slot: Slot, file: RemoteFile, settings: Settings, notify: Callable[[str], None]) -> bool:
+    """True with the link in place where the bytes are there; wrong ones (another tool's, unchecked) are taken out.
+
+    They are hashed, unless it is remembered what they are and nothing touched the file since.
+    """
     found = slot.present
     if found is None:
         return False
-    if file_has(found, file.digest, file.size_bytes):
+    if known_content_id(found, settings) == file.digest or file_has(found, file.digest, file.size_bytes):
         hub_cache.link(slot)
         return True
     notify(f"{file.name} in the cache has wrong bytes: fetching it again")

@@ -30,12 +30,12 @@ class NotAModelError(ModelError):
 
 def check_kind(header: GgufHeader) -> str:
     """The architecture of a language model. Raises NotAModelError for anything else, ModelError where it has none."""
-    _check_companion(header)
+    check_companion(header)
     return _check_architecture(header)
 
 
-def _check_companion(header: GgufHeader) -> None:
-    """Companions of a model come before anything else: they have no architecture, or one of their own."""
+def check_companion(header: GgufHeader) -> None:
+    """Raise NotAModelError for the companion of a model. They have no architecture, or one of their own."""
     keys = Keys(header)
     kind = (keys.text("general.type") or "").lower()
     name = keys.text("general.architecture") or ""

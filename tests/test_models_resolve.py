@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,7 +190,7 @@ def test_no_match_lists_what_there_is(find: Resolve, selector: str) -> None:
     error = failure(find, f"o/a-GGUF:{selector}")
     assert error.message.startswith("o/a-GGUF has no ")
     assert "a-Q4_K_M.gguf" in str(error.hint)
-    assert "hf download o/a-GGUF" in str(error.hint)
+    assert re.search(r"fetch it: llmcli pull '?o/a-GGUF:", str(error.hint))
 
 
 def test_main_decides_and_older_snapshots_fill_in(find: Resolve) -> None:
@@ -205,16 +206,24 @@ def test_main_decides_and_older_snapshots_fill_in(find: Resolve) -> None:
 @pytest.mark.parametrize(
     ("reference", "command"),
     [
-        ("o/none", "hf download o/none FILE"),
-        ("o/none:Q4_K_M", "hf download o/none '--include=*Q4_K_M*'"),
-        ("o/none:x.gguf", "hf download o/none x.gguf"),
-        ("o/none:x;rm.gguf", "hf download o/none 'x;rm.gguf'"),
+        ("o/none", "llmcli pull o/none"),
+        ("o/none:Q4_K_M", "llmcli pull o/none:Q4_K_M"),
+        ("o/none:x.gguf", "llmcli pull o/none:x.gguf"),
+        ("o/none:x;rm.gguf", "llmcli pull 'o/none:x;rm.gguf'"),
     ],
 )
 def test_not_in_the_cache_says_what_to_type(find: Resolve, reference: str, command: str) -> None:
     error = failure(find, reference)
     assert error.message.startswith("o/none is not in the Hugging Face cache (")
     assert f"fetch it: {command}; " in str(error.hint)
+
+
+def test_a_short_name_of_the_catalogue(find: Resolve) -> None:
+    error = failure(find, "Qwen3-0.6B")
+    assert error.message == "Qwen3-0.6B (unsloth/Qwen3-0.6B-GGUF) is not here"
+    assert error.hint == "fetch it: llmcli pull qwen3-0.6b"
+    (path,) = cache("unsloth/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf")
+    assert find("qwen3-0.6b").path == path
 
 
 def test_an_existing_folder_comes_before_a_repository(
@@ -256,7 +265,7 @@ def test_a_listed_name(find: Resolve) -> None:
 
 
 def test_an_unknown_word(find: Resolve) -> None:
-    assert failure(find, "smolm2").hint == "did you mean smollm2?"
+    assert failure(find, "smolm2").hint == "did you mean smollm2 or smollm2-360m or smollm2-1.7b?"
     error = failure(find, "zzz\x1b[31m")
     assert error.message == "no model called zzz\\x1b[31m"
 

@@ -50,7 +50,7 @@ Exit status: 0 done, 2 usage, 3 no such model, 5 --fail-if,
     metavar="SIZE",
     help="Most memory for what the base said; nothing is written to disk. With more, models are opened less often.",
 )
-@option("--no-rates", is_flag=True, help="Leave out how fast each model writes.")
+@option("--no-rates", is_flag=True, help="Leave out how fast each model reads and writes.")
 @option("--plot", metavar="FILE", help="A picture of size against loss, .png or .svg.")
 @option("--force", is_flag=True, help="Replace a picture that is there already.")
 @option(

@@ -63,8 +63,8 @@ _AGAINST: tuple[tuple[str, Callable[[Versus], str]], ...] = (
     ("same top token", lambda v: f"{v.same_top_percent:.2f} ± {v.same_top_error_percent:.2f} %"),
 )
 _RATES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
-    ("reads, tok/s", lambda row: row.prefill_tok_s),
-    ("writes, tok/s", lambda row: row.decode_tok_s),
+    ("reads, tok/s", lambda row: row.rates.prefill_tok_s if row.rates else None),
+    ("writes, tok/s", lambda row: row.rates.decode_tok_s if row.rates else None),
 )
 
 

@@ -8,7 +8,6 @@ opened in turn. If all windows are within the bound, each model is opened once a
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -29,12 +28,12 @@ from llmcli.models.identity import Inspected
 from llmcli.models.progress import Progress
 from llmcli.models.resolve import ResolvedModel
 from llmcli.quant.corpus import DEFAULT_WINDOW_TOKENS, Text, Windows, check_window, cut, pieces
-from llmcli.quant.quality_rate import Stopwatch, decode_rate
+from llmcli.quant.quality_rate import Rates, measure_rates
 from llmcli.quant.quality_score import BaseScores, Doubles, Floats, Scorer, Scores, rows
 from llmcli.quant.quality_stats import Perplexity, Versus, join, perplexity, versus
 
 DEFAULT_LOGITS_BYTES = 512 << 20
-_PIECE_TOKENS = 256
+_PIECE_TOKENS = 512  # llama-perplexity's u-batch: with other cuts the last bits differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Options:
 
     n_windows      windows at most; None: all of the text
     logits_bytes   what the base's log-probabilities may take in memory; those of one window always may
-    with_rates     measure how fast each model writes, too
+    with_rates     measure how fast each model reads and writes, too
     """
 
     n_windows: int | None = None
@@ -63,20 +62,14 @@ class Row:
     bpw: float
     alone: Perplexity
     against: Versus | None
-    prefill_tok_s: float | None
-    decode_tok_s: float | None
+    rates: Rates | None
 
     def figures(self) -> dict[str, float | None]:
         """Every figure by its name in --json."""
         alone = {"ppl": self.alone.ppl, "ppl_error": self.alone.ppl_error}
-        rates = {"prefill_tok_s": self.prefill_tok_s, "decode_tok_s": self.decode_tok_s}
-        return {
-            "file_bytes": self.file_bytes,
-            "bpw": self.bpw,
-            **alone,
-            **(asdict(self.against) if self.against else {}),
-            **rates,
-        }
+        rates = asdict(self.rates) if self.rates else {"prefill_tok_s": None, "decode_tok_s": None}
+        against = asdict(self.against) if self.against else {}
+        return {"file_bytes": self.file_bytes, "bpw": self.bpw, **alone, **against, **rates}
 
     def as_json(self) -> dict[str, Any]:
         """The row of the account."""
@@ -157,8 +150,7 @@ class _Subject:
     inspected: Inspected
     nll: list[Doubles] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)
-    watch: Stopwatch = field(default_factory=Stopwatch)
-    decode_tok_s: float | None = None
+    rates: Rates | None = None
 
     def row(self) -> Row:
         facts = self.inspected.facts
@@ -172,8 +164,7 @@ class _Subject:
             bpw=facts.bpw,
             alone=perplexity(joined.nll if joined else np.concatenate(self.nll)),
             against=versus(joined) if joined else None,
-            prefill_tok_s=self.watch.tok_s,
-            decode_tok_s=self.decode_tok_s,
+            rates=self.rates,
         )
 
 
@@ -256,7 +247,7 @@ def _alone(subject: _Subject, pool: _Pool, windows: Windows, options: Options, t
     with pool.use(subject) as opened, stop_on_interrupt(pool.stop):
         scorer = Scorer(opened.model.tokenizer.n_vocab)
         for index in range(windows.count):
-            for logits, following in _scored(opened.evaluator, windows.window(index), subject.watch):
+            for logits, following in _scored(opened.evaluator, windows.window(index)):
                 subject.nll.append(scorer.nll(logits, following))
             told.step()
         _rate(subject, opened.evaluator, windows, options)
@@ -273,7 +264,7 @@ def _against_base(subjects: Sequence[_Subject], pool: _Pool, windows: Windows, o
         kept: list[list[BaseScores]] = []
         with pool.use(base) as opened, stop_on_interrupt(pool.stop):
             for index in range(start, end):
-                reading = _scored(opened.evaluator, windows.window(index), base.watch)
+                reading = _scored(opened.evaluator, windows.window(index))
                 kept.append([scorer.encode(logits, following) for logits, following in reading])
                 base.nll += [piece.nll for piece in kept[-1]]
                 told.step()
@@ -281,7 +272,7 @@ def _against_base(subjects: Sequence[_Subject], pool: _Pool, windows: Windows, o
         for subject in others:
             with pool.use(subject) as opened, stop_on_interrupt(pool.stop):
                 for index in range(start, end):
-                    reading = _scored(opened.evaluator, windows.window(index), subject.watch)
+                    reading = _scored(opened.evaluator, windows.window(index))
                     for (logits, following), piece in zip(reading, kept[index - start], strict=True):
                         subject.scores.append(scorer.score(logits, following, piece))
                     told.step()
@@ -294,22 +285,18 @@ def _fit_together(subjects: Sequence[_Subject]) -> bool:
     return weights <= read_memory().available_bytes // 2
 
 
-def _scored(evaluator: Evaluator, window: list[int], watch: Stopwatch) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
+def _scored(evaluator: Evaluator, window: list[int]) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
     """The logits of the window's second half, and the tokens that follow each. The first half is context alone."""
-    first, n_vocab = len(window) // 2, evaluator.model.tokenizer.n_vocab
+    first, last, n_vocab = len(window) // 2, len(window) - 1, evaluator.model.tokenizer.n_vocab
     evaluator.clear()
-    for start, end in pieces(first, evaluator.n_piece):
-        begun = time.perf_counter()
-        evaluator.decode(window[start:end], start, wanted=0)
-        evaluator.settle()
-        watch.add(end - start, time.perf_counter() - begun)
-    for start, end in pieces(len(window) - 1 - first, evaluator.n_piece):
-        part = window[first + start : first + end]
-        evaluator.decode(part, first + start, wanted=len(part))
-        following = np.array(window[first + start + 1 : first + end + 1], np.int64)
-        yield rows(evaluator.logits(), n_vocab), following
+    for start, end in pieces(len(window), evaluator.n_piece):
+        wanted = max(0, end - max(start, first))
+        evaluator.decode(window[start:end], start, wanted=wanted)
+        following = np.array(window[max(start, first) + 1 : min(end, last) + 1], np.int64)
+        if len(following):
+            yield rows(evaluator.logits(), n_vocab)[: len(following)], following
 
 
 def _rate(subject: _Subject, evaluator: Evaluator, windows: Windows, options: Options) -> None:
-    if options.with_rates and subject.decode_tok_s is None:
-        subject.decode_tok_s = decode_rate(evaluator, windows.window(0))
+    if options.with_rates and subject.rates is None:
+        subject.rates = measure_rates(evaluator, windows.window(0))

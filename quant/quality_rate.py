@@ -1,4 +1,4 @@
-"""How fast a model reads and writes, measured beside its quality: the clock of one run on this machine."""
+"""How fast a model reads and writes, measured beside its quality: one run by the clock, on this machine, as it is."""
 
 from __future__ import annotations
 
@@ -7,37 +7,28 @@ from dataclasses import dataclass
 
 from llmcli.engine.evaluator import Evaluator
 
-_PROMPT_TOKENS, _DECODE_TOKENS = 16, 32
+_PROMPT_TOKENS, _DECODE_TOKENS = 128, 32
 
 
-@dataclass(slots=True)
-class Stopwatch:
-    """Time spent on reading without logits, as a prefill does; the first piece of a run warms up and is left out."""
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Tokens a second: a prompt at once, and each by itself as in an answer."""
 
-    n_tokens: int = 0
-    seconds: float = 0.0
-    is_warm: bool = False
-
-    def add(self, n_tokens: int, seconds: float) -> None:
-        """One piece was read."""
-        if self.is_warm:
-            self.n_tokens += n_tokens
-            self.seconds += seconds
-        self.is_warm = True
-
-    @property
-    def tok_s(self) -> float | None:
-        """The prefill rate, None where too little was read."""
-        return self.n_tokens / self.seconds if self.seconds else None
+    prefill_tok_s: float
+    decode_tok_s: float
 
 
-def decode_rate(evaluator: Evaluator, tokens: list[int]) -> float:
-    """Tokens a second where each is computed by itself, as in an answer; the tokens are those of the text."""
+def measure_rates(evaluator: Evaluator, tokens: list[int]) -> Rates:
+    """Read and write the first of `tokens`, those of a window; the model has worked before, and is warm."""
+    n_prompt = min(_PROMPT_TOKENS, len(tokens) // 2, evaluator.n_piece)
+    n_decoded = min(_DECODE_TOKENS, len(tokens) - n_prompt)
     evaluator.clear()
-    evaluator.decode(tokens[:_PROMPT_TOKENS], 0, wanted=1)
-    count = min(_DECODE_TOKENS, len(tokens) - _PROMPT_TOKENS)
     begun = time.perf_counter()
-    for position in range(_PROMPT_TOKENS, _PROMPT_TOKENS + count):
+    evaluator.decode(tokens[:n_prompt], 0, wanted=1)
+    evaluator.settle()
+    read = time.perf_counter()
+    for position in range(n_prompt, n_prompt + n_decoded):
         evaluator.decode(tokens[position : position + 1], position, wanted=1)
     evaluator.settle()
-    return count / (time.perf_counter() - begun)
+    written = time.perf_counter()
+    return Rates(n_prompt / (read - begun), n_decoded / (written - read))

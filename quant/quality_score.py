@@ -26,15 +26,15 @@ _BYTES_PER_CODE = 2
 class BaseScores:
     """The base model's log-probabilities after each scored position of a piece: `least + scale * code`.
 
-    nll   of the token that follows
-    lse   logarithm of the sum of exp(logit - highest logit)
+    nll         negative log-likelihood of the token that follows
+    nll_coded   the same as the codes have it: never more than that of the least likely token that they tell apart
     """
 
     codes: NDArray[np.uint16]
     scale: Floats
     least: Floats
-    lse: Floats
     nll: Doubles
+    nll_coded: Doubles
 
     @property
     def nbytes(self) -> int:
@@ -87,14 +87,15 @@ class Scorer:
         """The base's side of a comparison."""
         count = len(following)
         codes = np.empty((count, logits.shape[1]), np.uint16)
-        scale, least, lse = (np.empty(count, np.float32) for _ in range(3))
+        scale, least, nll = np.empty(count, np.float32), np.empty(count, np.float32), np.empty(count)
         for i, row in enumerate(logits):
-            lse[i] = self._lse(row)
+            lse = self._lse(row)
+            nll[i] = lse - float(self._shifted[following[i]])
             depth = min(-float(self._shifted.min()), _DEPTH)
-            least[i], scale[i] = -depth - lse[i], depth / _STEPS
+            least[i], scale[i] = -depth - lse, depth / _STEPS
             self._write_codes(codes[i], depth)
         chosen = codes[np.arange(count), following]
-        return BaseScores(codes, scale, least, lse, -(scale * chosen + least).astype(np.float64))
+        return BaseScores(codes, scale, least, nll, -(scale * chosen + least).astype(np.float64))
 
     def _write_codes(self, out: NDArray[np.uint16], depth: float) -> None:
         if not depth:  # all tokens alike
@@ -116,8 +117,8 @@ class Scorer:
             nll[i] = lse - float(self._shifted[following[i]])
             same_top[i] = row.argmax() == base.codes[i].argmax()
             kld[i] = self._divergence(base, i, lse)
-        dp = np.exp(-nll) - np.exp(-base.nll)
-        return Scores(nll, base.nll, kld, dp, same_top)
+        dp = np.exp(-nll) - np.exp(-base.nll_coded)
+        return Scores(nll, base.nll_coded, kld, dp, same_top)
 
     def _divergence(self, base: BaseScores, i: int, lse: float) -> float:
         """sum(p * (log p - log q)) with p the base's; q's shifted logits are in _shifted."""

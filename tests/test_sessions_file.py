@@ -1,0 +1,260 @@
+"""Session files: what is written is what is read, whatever happens to the file in between."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmcli.base.errors import LlmcliError
+from llmcli.sessions.events import Header, ModelNote
+from llmcli.sessions.file import Reading, SessionDamagedError, SessionLog, session_bytes
+from llmcli.sessions.turns import History, Turn
+
+MODEL = ModelNote("tiny", "a" * 64, "/models/tiny.gguf")
+HEADER = Header(MODEL, None, "Be brief.", "2026-11-30T10:15:00+00:00")
+
+
+def turn(log: SessionLog, user: str, text: str = "yes", **fields: object) -> Turn:
+    """A turn behind those of `log`, whose prompt begins with all that was said."""
+    earlier = log.history.turns[-1].ids if log.history.turns else (1,)
+    return Turn(
+        **{
+            "user": user,
+            "text": text,
+            "content": text,
+            "prompt_ids": (*earlier, *range(len(user))),
+            "completion_ids": tuple(range(100, 100 + len(text))),
+            "system": log.history.system,
+            "hidden": log.history.hidden,
+            "at": "2026-11-30T10:16:00+00:00",
+            **fields,
+        }  # type: ignore[arg-type]
+    )
+
+
+def new(path: Path) -> SessionLog:
+    log = SessionLog(path)
+    log.begin(HEADER)
+    return log
+
+
+@pytest.fixture(name="path")
+def session_path(tmp_path: Path) -> Path:
+    return tmp_path / "s.jsonl"
+
+
+@pytest.fixture(name="log")
+def two_turns(path: Path) -> SessionLog:
+    log = new(path)
+    log.add(turn(log, "one"))
+    log.add(turn(log, "two", "no"))
+    return log
+
+
+def test_a_file_is_lines_that_a_person_can_read(log: SessionLog, path: Path) -> None:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert lines[0] == {
+        "llmcli_session": 1,
+        "model": {"name": "tiny", "content_id": "a" * 64, "path": "/models/tiny.gguf"},
+        "template": None,
+        "system": "Be brief.",
+        "created": "2026-11-30T10:15:00+00:00",
+    }
+    assert lines[2] == {
+        "type": "turn",
+        "user": "two",
+        "text": "no",
+        "finish_reason": "stop",
+        "at": "2026-11-30T10:16:00+00:00",
+        "kept_tokens": len(log.history.turns[0].ids),
+        "prompt_ids": [0, 1, 2],
+        "completion_ids": [100, 101],
+    }
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+
+
+def test_what_is_read_is_what_was_said(log: SessionLog, path: Path) -> None:
+    log.hide(1, 2)
+    log.add(turn(log, "three", "a\nb", reasoning="hm", content="<think>hm</think>a\nb"))
+    log.set_system(None)
+    log.add(turn(log, "four", finish_reason="interrupted"))
+    found = Reading(path)
+    assert found.history == log.history
+    assert found.header == HEADER
+    assert found.warnings == []
+    assert found.history.visible() == [log.history.turns[0], *log.history.turns[2:]]
+
+
+_WORDS = st.text(max_size=8)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("say"), _WORDS, _WORDS),
+        st.tuples(st.just("undo"), st.integers(1, 3)),
+        st.tuples(st.just("clear")),
+        st.tuples(st.just("system"), st.none() | _WORDS),
+        st.tuples(st.just("hide"), st.integers(0, 3), st.integers(0, 3)),
+        st.tuples(st.just("model")),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_STEPS)
+def test_any_conversation_survives_writing_reopening_and_copying(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[object, ...]]
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "s.jsonl"
+    log = new(path)
+    for kind, *arguments in steps:
+        if kind == "say":
+            log.add(turn(log, *map(str, arguments)))
+        elif kind == "undo":
+            log.undo(int(str(arguments[0])))
+        elif kind == "clear":
+            log.clear()
+        elif kind == "system":
+            log.set_system(arguments[0])  # type: ignore[arg-type]
+        elif kind == "hide" and int(str(arguments[0])) <= int(str(arguments[1])) <= len(log.history.turns):
+            log.hide(int(str(arguments[0])), int(str(arguments[1])))
+        elif kind == "model":
+            log.change_model(MODEL, ("x", "y"))
+        if path.exists():
+            again = SessionLog(path)
+            assert (again.history, again.header) == (log.history, log.header)
+            assert again.warnings == []
+    if path.exists():
+        log.copy_to(path.with_name("copy.jsonl"))
+        copied = Reading(path.with_name("copy.jsonl"))
+        assert copied.warnings == []
+        copied.history.asked = log.history.asked
+        assert copied.history == log.history
+
+
+def test_surrogates_and_control_bytes_go_through(path: Path) -> None:
+    log = new(path)
+    said = "\x1b]0;x\x07 \udc80 \u2028 \0"
+    log.add(turn(log, said, said))
+    assert path.read_bytes().count(b"\n") == 2
+    assert Reading(path).history.turns[0].user == said
+
+
+def test_a_turn_cut_off_anywhere_is_lost_and_the_others_are_not(log: SessionLog, path: Path) -> None:
+    whole = path.read_bytes()
+    second = whole.rindex(b"\n", 0, -1) + 1
+    for length in (second + 1, (second + len(whole)) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        found = Reading(path)
+        assert [one.user for one in found.history.turns] == ["one"]
+        assert found.warnings == ["the last line of session s was cut off: the turn in flight is lost"]
+        again = SessionLog(path)
+        again.add(turn(again, "three"))
+        assert Reading(path).warnings == []
+        assert [one.user for one in Reading(path).history.turns] == ["one", "three"]
+    assert log.history.turns[0] == Reading(path).history.turns[0]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (b"\xff\xfe\n", "it is not a line of JSON"),
+        (b"[1, 2]\n", "it is not a JSON object"),
+        (b'{"type": "turn", "user": 7}\n', "text is not a text"),
+        (b'{"type": "undo", "turns": -1}\n', "turns is not a count"),
+        (b'{"type": "drop", "start": 0, "end": 9}\n', "turns 0 to 9 of 1"),
+        (b"[" * 100_000 + b"\n", "it is not a line of JSON"),
+        (b'{"type": "undo", "turns": 1' + b"9" * 5000 + b"}\n", "it is not a line of JSON"),
+    ],
+)
+def test_a_damaged_line_is_left_out_and_said(log: SessionLog, path: Path, bad: bytes, why: str) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], bad, *lines[2:]]))
+    found = Reading(path)
+    assert found.warnings == [f"line 3 of session s is damaged and left out: {why}"]
+    assert [one.text for one in found.history.turns] == ["yes", "no"]
+    assert found.history.turns[0] == log.history.turns[0]
+    assert found.history.turns[1].ids == ()  # its tokens counted from what may have been lost
+    assert path.read_bytes().splitlines(keepends=True)[2] == bad
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (b"", "it is not a line of JSON"),
+        (b"\x00\x01\x02\n", "it is not a line of JSON"),
+        (b"{}\n", "it is not a session file"),
+        (b'{"llmcli_session": true}\n', "it is not a session file"),
+        (b'{"llmcli_session": 1, "model": 3}\n', "model is not an object"),
+        (b'{"llmcli_session": 2}\n', "it was written by a newer llmcli (format 2, this one knows 1)"),
+    ],
+)
+def test_what_is_no_session_is_refused_in_one_line(path: Path, first: bytes, why: str) -> None:
+    path.write_bytes(first)
+    with pytest.raises(SessionDamagedError) as caught:
+        SessionLog(path)
+    assert caught.value.message == f"session s cannot be read: {why}"
+    assert path.read_bytes() == first
+
+
+def test_a_line_of_a_newer_version_is_refused(log: SessionLog, path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b'{"type": "branch"}\n')
+    with pytest.raises(SessionDamagedError, match="a line of an unknown kind"):
+        SessionLog(path)
+    assert log.name == "s"
+
+
+def test_a_line_of_10_mb(path: Path) -> None:
+    log = new(path)
+    log.add(turn(log, "x" * 10_000_000, prompt_ids=(1, 2)))
+    assert Reading(path).history.turns[0].user == "x" * 10_000_000
+
+
+def test_nothing_is_written_before_something_was_asked(path: Path) -> None:
+    log = new(path)
+    log.set_system("other")
+    log.clear()
+    assert not path.exists()
+    log.add(Turn("nothing", finish_reason="interrupted"))
+    assert Reading(path).history.unanswered == "nothing"
+    assert Reading(path).history.system == "other"
+
+
+def test_a_full_disk_keeps_the_file_whole_and_the_turn_for_later(
+    log: SessionLog, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real = path.read_bytes(), os.write
+
+    def full(handle: int, data: bytes) -> int:
+        if len(data) > 10:
+            return real(handle, bytes(data)[:10])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(LlmcliError, match="session s cannot be written: No space left on device"):
+            log.add(turn(log, "three"))
+    assert path.read_bytes() == before
+    log.add(turn(log, "four"))
+    assert Reading(path).history == log.history
+    assert [one.user for one in log.history.turns] == ["one", "two", "three", "four"]
+
+
+def test_another_conversation_in_its_place(log: SessionLog, path: Path) -> None:
+    other = History(system="S")
+    other.add(Turn("uno", text="si", content="si", prompt_ids=(7, 8), completion_ids=(9,), system="S"))
+    log.replace(other)
+    assert Reading(path).history.turns == other.turns
+    assert Reading(path).history.system == "S"
+    assert b'"one"' in path.read_bytes()  # nothing is ever taken out of the file
+
+
+def test_a_session_as_bytes_is_a_session(log: SessionLog, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(session_bytes(HEADER, log.history))
+    assert Reading(path).history == log.history

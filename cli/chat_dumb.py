@@ -15,11 +15,10 @@ from llmcli.base.text import decode_utf8, printable
 from llmcli.cli import output
 from llmcli.cli.chat_external import edited
 from llmcli.cli.chat_shell import ChatShell, FrontOptions
-from llmcli.cli.chat_turn_text import block_is_open, unquoted
+from llmcli.cli.chat_turn_text import PROMPT, PROMPT_BELOW, block_is_open, unquoted
 from llmcli.cli.safe_text import SafeText
 from llmcli.engine.chat_reply import Reply
 
-PROMPT, PROMPT_BELOW = "> ", ". "
 _INTERRUPTED = 130
 _LEAVES = "Ctrl-C again leaves, as do Ctrl-D and /exit"
 

@@ -22,9 +22,8 @@ from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor
 from prompt_toolkit.widgets import SearchToolbar
 
 from llmcli.cli.chat_pastes import Pastes
-from llmcli.cli.chat_turn_text import block_is_open, unquoted
+from llmcli.cli.chat_turn_text import PROMPT, PROMPT_BELOW, block_is_open, unquoted
 
-PROMPT, PROMPT_BELOW = "> ", ". "
 PLACEHOLDER = "a message, or /help"
 _MOST_ROWS = 10
 

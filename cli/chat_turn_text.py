@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+PROMPT, PROMPT_BELOW = "> ", ". "
 _QUOTES = '"""'
 
 

@@ -1,0 +1,210 @@
+"""The commands of a chat, without a terminal around them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.settings import load
+from llmcli.cli.chat_commands import COMMANDS, find, help_lines
+from llmcli.cli.chat_shell import ChatShell
+from tests.chat_case import STRICT, ask, library, talk
+from tests.cli_run_case import engine_memo, known_engine
+from tests.fixtures.notes import Notes
+
+__all__ = ["engine_memo", "known_engine"]
+
+WANTED = [
+    "/help",
+    "/exit",
+    "/bye",
+    "/quit",
+    "/?",
+    "/clear",
+    "/undo",
+    "/retry",
+    "/edit",
+    "/system",
+    "/set",
+    "/show",
+    "/tokens",
+    "/read",
+    "/save",
+    "/load",
+    "/fork",
+    "/sessions",
+    "/stats",
+    "/cache",
+]
+
+
+@pytest.fixture(name="shell")
+def shell_in_a_session(scripted_model: Callable[..., Path]) -> Iterator[ChatShell]:
+    model = scripted_model(["Hello", " world", "!"], chat_template=STRICT, n_ctx=2048)
+    held = contextlib.ExitStack()
+    with talk(model) as conversation:
+        conversation.use_log(held.enter_context(library().open("s", create=True)))
+        header = conversation.log.header
+        if header is None:
+            with talk(model) as other:
+                assert other.log.header is not None
+                conversation.log.begin(other.log.header)
+        shell = ChatShell(conversation, library(), load(), Notes().notify, held)
+        ask(conversation, "one")
+        yield shell
+        shell.close()
+
+
+def test_the_list_names_every_command() -> None:
+    text = "\n".join(help_lines())
+    assert [name for name in WANTED if name not in text] == []
+    assert sorted(WANTED) == sorted(name for command in COMMANDS for name in command.names)
+
+
+def test_spellings_and_near_misses() -> None:
+    assert find("/BYE") is find("/exit")
+    with pytest.raises(UsageError) as caught:
+        find("/clera")
+    assert caught.value.hint == "/clear, or /help"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        ("/help", True),
+        ("  /set temp 1", True),
+        ("/?", True),
+        ("/x", True),
+        ("/", False),
+        ("/ help", False),
+        ("/usr/bin", False),
+        ("//", False),
+        ("/* x */", False),
+        ("help", False),
+        ("", False),
+    ],
+)
+def test_what_is_a_command(shell: ChatShell, line: str, is_one: bool) -> None:
+    assert shell.is_command(line) is is_one
+
+
+def test_undo_retry_edit(shell: ChatShell) -> None:
+    ask(shell.conversation, "two")
+    assert shell.do("/undo").lines == ("taken back: two",)
+    outcome = shell.do("/retry")
+    assert outcome.reply is not None
+    list(outcome.reply.parts())
+    assert shell.do("/edit").edit == "one"
+    outcome = shell.do("/edit uno")
+    assert outcome.reply is not None
+    list(outcome.reply.parts())
+    assert [turn.user for turn in shell.conversation.history.turns] == ["uno"]
+    ask(shell.conversation, "due")
+    assert shell.do("/undo 5").lines == ("taken back: 2 turns",)
+    for line in ("/undo", "/undo x", "/undo 0", "/retry", "/edit"):
+        with pytest.raises(UsageError):
+            shell.do(line)
+
+
+def test_clear_and_system(shell: ChatShell) -> None:
+    assert shell.do("/system").lines == ("there is no system prompt",)
+    shell.do("/system Be brief.")
+    assert shell.do("/system").lines == ("Be brief.",)
+    assert shell.do("/clear").changed
+    assert shell.conversation.history.turns == []
+    assert shell.conversation.history.system == "Be brief."
+    shell.do("/system -")
+    assert shell.conversation.history.system is None
+
+
+def test_set(shell: ChatShell) -> None:
+    assert shell.do("/set temp 0.5").lines == ("temp is 0.5",)
+    assert shell.conversation.sampling.temp == 0.5
+    assert shell.do("/set --top_k=7").lines == ("top-k is 7",)
+    assert shell.do("/set predict 2").lines == ("predict is 2",)
+    assert shell.do("/set top-k").lines == ("top-k is 7",)
+    shell.do("/set temp 0")
+    assert ask(shell.conversation, "x") == "Hello world"
+    assert shell.do("/set predict -1").lines == ("predict is -1",)
+    assert any("repeat-penalty" in line for line in shell.do("/set").lines)
+    for wrong in ("/set temp -1", "/set temp x", "/set nonsense 1", "/set top-p 2", "/set top-k 1.5", "/set temp nan"):
+        with pytest.raises(UsageError):
+            shell.do(wrong)
+    assert shell.conversation.sampling.top_k == 7
+
+
+def test_show_tokens_stats_cache(shell: ChatShell) -> None:
+    assert any("2,048 tokens" in line for line in shell.do("/show").lines)
+    assert shell.do("/show prompt").lines[1] == "one<|im_end|>"
+    assert any("template" in line for line in shell.do("/show model").lines)
+    assert any(line.startswith("  session    s") for line in shell.do("/show context").lines)
+    assert shell.do("/show params").lines == shell.do("/set").lines
+    with pytest.raises(UsageError, match="knows no nonsense"):
+        shell.do("/show nonsense")
+    assert "3 answered" in " ".join(shell.do("/tokens").lines[0].split())
+    assert shell.do("/tokens ab").lines == ("2 tokens",)
+    assert "3 tokens in" in shell.do("/stats").lines[0]
+    assert shell.do("/cache").lines[0] == "--cache auto"
+
+
+def test_read_goes_with_the_next_message(shell: ChatShell, tmp_path: Path) -> None:
+    file = tmp_path / "a file.txt"
+    file.write_text("some\ntext\n")
+    assert "9 tokens" in shell.do(f"/read {file}").lines[0] or "10 tokens" in shell.do(f"/read {file}").lines[0]
+    shell.attachments[1:] = []
+    assert shell.compose("what is it?") == "some\ntext\n\nwhat is it?"
+    assert shell.compose("again") == "again"
+    for wrong in ("/read", f"/read {tmp_path}", f"/read {tmp_path}/none"):
+        with pytest.raises(UsageError):
+            shell.do(wrong)
+
+
+def test_save_and_load(shell: ChatShell, tmp_path: Path) -> None:
+    ask(shell.conversation, "two")
+    ids = shell.conversation.history.turns[1].ids
+    for suffix in ("md", "json", "jsonl"):
+        assert shell.do(f"/save {tmp_path}/talk.{suffix}").lines == (f"2 turns written to {tmp_path}/talk.{suffix}",)
+    with pytest.raises(LlmcliError, match="is there already"):
+        shell.do(f"/save {tmp_path}/talk.md")
+    assert (tmp_path / "talk.md").read_text().startswith("# s\n")
+    assert json.loads((tmp_path / "talk.json").read_text())["name"] == "s"
+    shell.do("/clear")
+    assert shell.do(f"/load {tmp_path}/talk.json").lines == (f"2 turns from {tmp_path}/talk.json",)
+    assert [turn.user for turn in shell.conversation.history.turns] == ["one", "two"]
+    shell.do(f"/load {tmp_path}/talk.jsonl")
+    assert shell.conversation.history.turns[1].ids == ids
+    assert library().read("s").history.turns[1].ids == ids
+    assert ask(shell.conversation, "three") == "Hello world!"
+    with pytest.raises(LlmcliError, match="no file and no session"):
+        shell.do("/load nothing")
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(LlmcliError, match="not an exported conversation"):
+        shell.do(f"/load {tmp_path}/bad.json")
+    assert len(shell.conversation.history.turns) == 3
+
+
+def test_fork_goes_on_in_the_copy(shell: ChatShell) -> None:
+    assert shell.do("/fork copy").changed
+    ask(shell.conversation, "two")
+    assert shell.conversation.name == "copy"
+    assert [turn.user for turn in library().read("s").history.turns] == ["one"]
+    assert [turn.user for turn in library().read("copy").history.turns] == ["one", "two"]
+    with library().open("s"):  # it is free again
+        pass
+    with pytest.raises(LlmcliError, match="there is a session s already"):
+        shell.do("/fork s")
+    with pytest.raises(UsageError):
+        shell.do("/fork ../x")
+    assert shell.conversation.name == "copy"
+    assert any(line.startswith("copy") for line in shell.do("/sessions").lines)
+
+
+def test_leaving(shell: ChatShell) -> None:
+    assert all(shell.do(word).leave for word in ("/exit", "/bye", "/quit", " /BYE "))
+    assert shell.do("/help").lines == help_lines()
+    assert shell.do("/help set").lines[0].startswith("/set [NAME VALUE]: ")

@@ -20,26 +20,8 @@ from tests.fixtures.notes import Notes
 __all__ = ["engine_memo", "known_engine"]
 
 WANTED = [
-    "/help",
-    "/exit",
-    "/bye",
-    "/quit",
-    "/?",
-    "/clear",
-    "/undo",
-    "/retry",
-    "/edit",
-    "/system",
-    "/set",
-    "/show",
-    "/tokens",
-    "/read",
-    "/save",
-    "/load",
-    "/fork",
-    "/sessions",
-    "/stats",
-    "/cache",
+    *("/help", "/?", "/exit", "/bye", "/quit", "/clear", "/undo", "/retry", "/edit", "/system", "/set", "/show"),
+    *("/tokens", "/read", "/save", "/load", "/fork", "/sessions", "/stats", "/cache"),
 ]
 
 

@@ -39,7 +39,7 @@ from llmcli.sessions.turns import History, Turn, local_now
 
 _MOST_SEED = 0xFFFFFFFF
 # So many tokens of a known conversation computed again are worth a line.
-_WORTH_SAYING_TOKENS = 256
+_WORTH_SAYING_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ QUESTIONS = (
     "Name three museums near it, one per line.",
     "Thank you. Which of these would you visit with a child, and why?",
 )
-ANSWER_TOKENS = 40
+ANSWER_TOKENS = 32
 OFF = CacheOptions("off")
 
 

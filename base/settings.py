@@ -21,7 +21,7 @@ from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 
 CONFIG_NAME = "config.toml"
-_SECTIONS = {"alias", "folders"}
+_SECTIONS = {"alias", "folders", "tuned"}
 # Variables of ours that stand for no option; the last three are read by the set-up and the tests.
 OWN_VARIABLES = frozenset(
     {"LLMCLI_HOME", "LLMCLI_OFFLINE", "LLMCLI_CACHE_SALT", "LLMCLI_BUILD_CACHE", "LLMCLI_TEST_CACHE"}
@@ -48,6 +48,12 @@ class Settings:
     aliases: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tuned(self) -> Mapping[str, Any]:
+        """The tables [tuned.MODEL], which `llmcli bench sweep --save` writes; empty where there are none."""
+        found = self.values.get("tuned")
+        return found if isinstance(found, dict) else {}
 
     @property
     def hub_cache_dir(self) -> Path:

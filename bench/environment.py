@@ -14,6 +14,7 @@ from llmcli.base.settings import Settings
 from llmcli.base.version import VERSION
 from llmcli.engine import native
 from llmcli.engine.probe import parse_system_info
+from llmcli.engine.tuning import machine_name
 from llmcli.hardware.conditions import read_conditions
 from llmcli.hardware.cores import read_cores
 from llmcli.hardware.cpu import read_cpu
@@ -55,4 +56,4 @@ def conditions() -> dict[str, Any]:
 def machine_id(environment: dict[str, Any]) -> str:
     """The machine in a few words, for people and for the config file: which one a setting was found on."""
     machine = environment["machine"]
-    return f"{machine['cpu']}, {machine['cores_usable']} of {machine['cores_physical']} cores"
+    return machine_name(machine["cpu"], machine["cores_usable"], machine["cores_physical"])

@@ -94,8 +94,17 @@ class _Markdown:
             return ""
         notes = "".join(f"! {_few(tests)}: {printable(flag)}\n" for flag, tests in self._notes.items())
         environment = self._last["environment"]
-        build = f"build: {environment['build']['engine']}\n"
+        build = f"build: {environment['build']['engine']}\n" + _limits(self._last)
         return f"\n{notes}{build}machine: {machine_id(environment)}{_conditions(environment['conditions'])}\n"
+
+
+def _limits(row: Row) -> str:
+    """What the shares are of."""
+    found = row.get("roofline")
+    if not found:
+        return ""
+    bandwidth, peak = found["bandwidth_bytes_s"] / 1e9, found["peak_ops_s"] / 1e9
+    return f"limits: {bandwidth:.1f} GB/s read (% bw), {peak:.0f} GFLOP/s of 32 bits (% peak), measured here\n"
 
 
 def _few(tests: Sequence[str]) -> str:

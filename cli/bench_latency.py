@@ -131,7 +131,7 @@ def _measure_processes(
     values: Mapping[str, Any],
     status: Status,
 ) -> None:
-    common = [*_ourselves(), "run", "-m", path, *_flags(request, values)]
+    common = [*ourselves(), "run", "-m", path, *_flags(request, values)]
     cold = [*common, "--cache", "off"]
     disk = [*common, "--cache-dir", str(folder), "--cache"]
     status.tell("processes: keeping the prefix")
@@ -145,7 +145,7 @@ def _measure_processes(
         found.interrupted = True
 
 
-def _ourselves() -> list[str]:
+def ourselves() -> list[str]:
     """The llmcli that runs here as a command; `-c` would put the working folder first, where a json.py may lie."""
     code = f"import sys\nsys.path[:] = {sys.path!r}\nfrom llmcli.cli.main import run\nrun()"
     return [sys.executable, "-c", code]

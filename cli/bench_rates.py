@@ -84,7 +84,7 @@ def bench(settings: Settings, values: dict[str, Any]) -> int:
     if limits and values["baseline"] is None:
         raise UsageError("--fail-if needs something to compare with: --baseline FILE")
     baseline = None if values["baseline"] is None else load_rows(values["baseline"], settings)
-    rows, failures, interrupted = measure_all(settings, values, reporter)
+    rows, failures, interrupted = measure_all(settings, values, reporter, _enrich(settings, values))
     if rows and values["json"]:
         output.write_json({"results": rows, "failures": failures_json(failures), "interrupted": interrupted})
     if rows and not values["no_history"]:
@@ -97,6 +97,14 @@ def bench(settings: Settings, values: dict[str, Any]) -> int:
             output.write("\n")
         show_comparison(baseline, rows, limits, values, reporter, to_stdout=for_people)
     return conclude(failures, interrupted=interrupted, has_rows=bool(rows))
+
+
+def _enrich(settings: Settings, values: Mapping[str, Any]) -> Callable[[Result, Row], Row] | None:
+    if not values["roofline"]:
+        return None
+    from llmcli.bench.roofline import Roofline
+
+    return Roofline(settings).enrich
 
 
 def _is_read_by_people(values: Mapping[str, Any]) -> bool:

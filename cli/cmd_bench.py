@@ -15,6 +15,7 @@ from llmcli.cli.params import Duration, Whole
 # name -> (module below llmcli.cli, attribute, one-line summary), as in `main`
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "latency": ("bench_latency", "latency_command", "Measure what a user waits for: cold, in memory, from disk."),
+    "sweep": ("bench_sweep", "sweep_command", "Find the settings that answer soonest, and keep them."),
     "compare": ("bench_compare", "compare_command", "Put two runs side by side, with the confidence of the samples."),
     "history": ("bench_history", "history_command", "Show what was measured before, as a table and a plot."),
 }
@@ -65,6 +66,7 @@ failed, the rest is written and the exit status is that of the first failure."""
     help="The format of the rows, with the fields of llama-bench and ours.",
 )
 @option("--json", is_flag=True, help="One JSON object: results, failures.")
+@option("--roofline", is_flag=True, help="Add the shares of the memory bandwidth and arithmetic that were reached.")
 @option("--baseline", metavar="FILE", help="Compare with this run afterwards, as llmcli bench compare does.")
 @limit_options
 @option("--label", default="", metavar="TEXT", help="Words to keep with the run in the history.")

@@ -12,6 +12,7 @@ from llmcli.base.settings import OWN_VARIABLES, Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
 from llmcli.cli.options import option
+from llmcli.cli.params import Whole
 from llmcli.engine.diagnose import Check, Terminal, gather, judge, worst
 
 _COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -19,26 +20,44 @@ _EPILOG = """\b
 Examples:
   llmcli doctor
   llmcli doctor --json
+  llmcli doctor --estimate some-model.gguf -c 32768
+  llmcli doctor --fit
 
 \b
-Exit status: 0 nothing fails (warnings may be there), 1 something does."""
+Exit status: 0 nothing fails (warnings may be there), 1 something does;
+with --estimate 0 the model fits, 6 it does not."""
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@option("--estimate", metavar="MODEL", help="What this model takes, and how fast it may be, without loading it.")
+@option("--fit", is_flag=True, help="The same for every model on this machine, one line each.")
+@option("-c", "--ctx-size", type=Whole(0), metavar="N", help="The context for --estimate and --fit. [default: 4096]")
+@option("--quick", is_flag=True, help="Try neither the disks nor the hub.")
 @option("--json", is_flag=True, help="One JSON object.")
 @click.pass_obj
-def command(settings: Settings, /, *, json: bool) -> int:
+def command(
+    settings: Settings, /, *, estimate: str | None, fit: bool, ctx_size: int | None, quick: bool, json: bool
+) -> int:
     """Check this machine, the build of llama.cpp and the folders, and say what to do.
 
     The library is first loaded in a child process, so that a build for another CPU is reported and kills nothing.
-    Nothing is fetched.
+    Nothing is fetched; the hub is asked for a connection, and the disks are tried with a file of 32 MiB.
     """
+    if estimate is not None or fit:
+        from llmcli.cli.doctor_estimate import show_estimate, show_fit
+
+        if fit:
+            return show_fit(ctx_size, settings, json=json)
+        return show_estimate(estimate or "", ctx_size, settings, json=json)
+    from llmcli.engine.survey import judge_survey, survey
+
     terminal = _terminal(settings)
     facts = gather(settings, terminal)
-    checks = (*judge(facts), *_meaningless(settings))
+    around = survey(settings, facts.gpus, quick=quick)
+    checks = (*judge(facts), *judge_survey(around), *_meaningless(settings))
     if json:
         lines = [{"name": c.name, "status": c.status, "message": c.message, "advice": c.advice} for c in checks]
-        output.write_json({"status": worst(checks), "checks": lines, **facts.as_json()})
+        output.write_json({"status": worst(checks), "checks": lines, **facts.as_json(), **around.as_json()})
     else:
         _show(checks, color=terminal.color)
     return 1 if worst(checks) == "fail" else 0
@@ -75,7 +94,7 @@ def _options() -> Iterator[tuple[str, str]]:
             command = group.get_command(context, name)
             if isinstance(command, click.Group):
                 groups.append(command)
-            elif command:
+            if command:
                 for param in command.params:
                     if isinstance(param, click.Option) and param.name and isinstance(param.envvar, str):
                         yield param.name, param.envvar

@@ -322,7 +322,17 @@ def request_from(values: Mapping[str, Any]) -> Request:
         use_mmap=not values["no_mmap"],
         use_mlock=values["mlock"],
         rope_scaled=any(values[name] is not None for name in values if name.startswith(("rope_", "yarn_"))),
+        settled=_settled(),
     )
+
+
+def _settled() -> tuple[str, ...]:
+    """Fields of the request that were given, among those whose default could be given as well."""
+    context = click.get_current_context(silent=True)
+    names = {"flash_attn": "flash_attn", "cache_type_k": "type_k", "cache_type_v": "type_v"}
+    if context is None:
+        return ()
+    return tuple(field for name, field in names.items() if context.get_parameter_source(name) in _STRENGTH)
 
 
 def rope_from(values: Mapping[str, Any]) -> Rope:

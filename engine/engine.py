@@ -77,7 +77,7 @@ def open_engine(
     flag = stop or StopFlag()
     build = check_build(settings)
     resolved, inspected = find_model(reference, settings, reporter)
-    plan = plan_for(request, inspected.facts)
+    plan = plan_for(_tuned(request, settings, inspected), inspected.facts)
     for note in plan.notes:
         reporter.notify(note)
     _check_loras(loras, inspected.facts)
@@ -106,6 +106,14 @@ def open_engine(
             loras=tuple(loras),
             load_s=load_s,
         )
+
+
+def _tuned(request: Request, settings: Settings, inspected: Inspected) -> Request:
+    if not settings.tuned:
+        return request
+    from llmcli.engine.tuning import tuned  # for those who have such settings
+
+    return tuned(request, settings, inspected.content_id)
 
 
 def plan_for(request: Request, facts: ModelFacts) -> RunPlan:

@@ -36,6 +36,7 @@ class Request:
     """What the user asked for; None is "not asked". n_ctx 0 is the model's maximum, n_gpu_layers -1 is all.
 
     rope_scaled   the user scales the positions, so a context past the trained one is deliberate
+    settled       fields that the user gave though they have their default: nothing tuned takes their place
     """
 
     n_ctx: int | None = None
@@ -51,6 +52,7 @@ class Request:
     use_mlock: bool = False
     swa_full: bool = False
     rope_scaled: bool = False
+    settled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

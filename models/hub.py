@@ -29,6 +29,7 @@ from llmcli.models.reach import connect, within
 # Time on the network until the hub is known to answer, in all: name look-up, connection, TLS, the first answer. With
 # the client's import (about 0.5 s) this stays under the 3 s after which a hub counts as out of reach.
 REACH_S = 2.4
+_RANGE_S, _LEAST_RATE = 20.0, 20_000  # of a read of a header: seconds, and bytes per second
 _MAX_LISTING_BYTES = 64 << 20
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
@@ -154,8 +155,12 @@ def read_range(wanted: HubFile, settings: Settings, start: int, count: int) -> b
             return b""
         skip = start if body.status == 200 else 0  # a server without Range sends the whole file
         data = bytearray()
+        # A server that trickles breaks no time-out between two bytes.
+        ends_at = time.monotonic() + _RANGE_S + (skip + count) / _LEAST_RATE
         while len(data) < skip + count and (piece := body.read()):
             data += piece
+            if time.monotonic() > ends_at:
+                raise ModelError(f"the hub sends {printable(wanted.file)} too slowly to wait for", hint="try again")
         return bytes(data[skip : skip + count])
 
 

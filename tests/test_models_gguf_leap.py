@@ -1,0 +1,86 @@
+"""Headers that are skimmed: the same facts as the careful reader, whatever stands in the vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmcli.base.errors import ModelError
+from llmcli.models.gguf_header import GgufHeader, read_header, skim_header
+from llmcli.models.gguf_source import CutOffError
+from llmcli.models.gguf_values import GgufArray
+from tests.fixtures.gguf_edit import ARRAY, I32, STRING, Array, Gguf
+from tests.library_case import tiny
+
+
+def with_vocabulary(words: list[bytes], *, last: bool = False) -> Gguf:
+    """The words between other keys; `last`: nothing behind them."""
+    model = tiny().set("tokenizer.ggml.tokens", ARRAY, Array(STRING, words))
+    if not last:
+        model.set("tokenizer.ggml.token_type", ARRAY, Array(I32, [1] * len(words)))
+        model.u32("tokenizer.ggml.bos_token_id", 1)
+    return model
+
+
+def outline(header: GgufHeader) -> object:
+    """Everything but the contents of arrays."""
+    kept = {k: (v.item_type, v.count) if isinstance(v, GgufArray) else v for k, v in header.metadata.items()}
+    return kept, header.value_types, header.tensors, header.data_offset, header.alignment, header.file_bytes
+
+
+def same(model: Gguf, path: Path, *, buffer: bytearray | None = None) -> None:
+    model.write(path)
+    assert outline(skim_header(path, buffer=buffer)) == outline(read_header(path))
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 5000, 60_000])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_vocabulary_of_any_size(tmp_path: Path, count: int, last: bool) -> None:
+    same(with_vocabulary([b"word%d" % n for n in range(count)], last=last), tmp_path / "m.gguf")
+
+
+# A length in front of a text that begins like a key, and a type behind it: what the search takes for a key.
+DECOY = (23).to_bytes(8, "little") + b"tokenizer.ggml.decoy_id" + (4).to_bytes(4, "little") + b"\1\0\0\0"
+
+
+@pytest.mark.parametrize("at", [0, 1, 300, 511])
+@pytest.mark.parametrize("word", [DECOY, b"general.architecture", b"x" + DECOY * 3, b"\0" * 60 + DECOY])
+def test_words_that_look_like_keys_mislead_nobody(tmp_path: Path, at: int, word: bytes) -> None:
+    words = [b"w%d" % n for n in range(512)]
+    words[at] = word
+    same(with_vocabulary(words), tmp_path / "m.gguf")
+    same(with_vocabulary(words, last=True), tmp_path / "n.gguf")
+
+
+@settings(max_examples=30, deadline=None)
+@given(words=st.lists(st.binary(max_size=40), min_size=256, max_size=300))
+def test_any_words(tmp_path_factory: pytest.TempPathFactory, words: list[bytes]) -> None:
+    same(with_vocabulary(words), tmp_path_factory.mktemp("leap") / "m.gguf")
+
+
+def test_one_buffer_for_many_files(tmp_path: Path) -> None:
+    buffer = bytearray()
+    for count in (60_000, 3, 5000, 0):  # what a longer header left behind a shorter one means nothing
+        same(with_vocabulary([b"word%d" % n for n in range(count)]), tmp_path / "m.gguf", buffer=buffer)
+
+
+def test_a_file_that_is_cut_is_told_as_by_the_careful_reader(tmp_path: Path) -> None:
+    data = with_vocabulary([b"word%d" % n for n in range(5000)]).dump()
+    for size in (10, 200, len(data) // 2, len(data) - 100):
+        path = tmp_path / "m.gguf"
+        path.write_bytes(data[:size])
+        with pytest.raises(CutOffError) as skimmed:
+            skim_header(path)
+        with pytest.raises(CutOffError) as careful:
+            read_header(path)
+        assert skimmed.value.message == careful.value.message
+
+
+def test_what_is_no_gguf_file_is_told_too(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"<html>")
+    with pytest.raises(ModelError, match="an HTML page"):
+        skim_header(path)

@@ -8,7 +8,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
-_TAB_CELLS = 8
+from llmcli.cli.chat_wrap import TAB_CELLS
 
 
 class AnsiPainter:
@@ -40,5 +40,5 @@ def _without_tabs(row: Text) -> Text:
     if "\t" not in row.plain:
         return row
     row = row.copy()
-    row.expand_tabs(_TAB_CELLS)
+    row.expand_tabs(TAB_CELLS)
     return row

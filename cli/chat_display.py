@@ -96,7 +96,7 @@ class ChatDisplay:
             rows = in_columns(Text("error: ", "bold red") + Text(" ".join(lines)), self._screen.width)
         else:
             rows = [row for line in lines for row in in_columns(Text(line), self._screen.width)]
-        self._screen.print([*rows, Text()] if self._answer is None else rows)
+        self._screen.print(rows if event.in_passing else [*rows, Text()])
 
     def answered(self, event: Answered) -> None:
         """The answer is over."""

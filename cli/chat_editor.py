@@ -11,7 +11,6 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, get_common_complete_suffix
 from prompt_toolkit.filters import Condition, has_completions
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import History
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.containers import ConditionalContainer, HSplit, Window
@@ -21,6 +20,7 @@ from prompt_toolkit.layout.menus import CompletionsMenu
 from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor
 from prompt_toolkit.widgets import SearchToolbar
 
+from llmcli.cli.chat_history import ChatHistory
 from llmcli.cli.chat_pastes import Pastes
 from llmcli.cli.chat_turn_text import PROMPT, PROMPT_BELOW, block_is_open, unquoted
 
@@ -34,7 +34,7 @@ class Editor:
     send(shown, text)   called at Enter with what stood in the line, and with what it means
     """
 
-    def __init__(self, history: History, completer: Completer, send: Callable[[str, str], None]) -> None:
+    def __init__(self, history: ChatHistory, completer: Completer, send: Callable[[str, str], None]) -> None:
         self._history, self._completer, self._send, self._pastes = history, completer, send, Pastes()
         self.buffer = Buffer(
             history=history,
@@ -137,7 +137,7 @@ class Editor:
         if not shown.strip() or shown.startswith(" "):
             return
         if self._pastes.names_in(shown):  # means nothing to the next chat
-            self._history.get_strings().append(shown)
+            self._history.append_volatile(shown)
         else:
             self._history.append_string(shown)
 

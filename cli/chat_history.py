@@ -27,7 +27,15 @@ class ChatHistory(History):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._path = path
+        self._path, self._is_volatile = path, False
+
+    def append_volatile(self, string: str) -> None:
+        """Add one for this chat alone."""
+        self._is_volatile = True
+        try:
+            self.append_string(string)
+        finally:
+            self._is_volatile = False
 
     def load_history_strings(self) -> Iterable[str]:
         """What was typed, newest first."""
@@ -41,7 +49,7 @@ class ChatHistory(History):
 
     def store_string(self, string: str) -> None:
         """Add one to the file."""
-        if len(string) > _LONGEST_ENTRY:
+        if self._is_volatile or len(string) > _LONGEST_ENTRY:
             return
         line = json.dumps(string).encode() + b"\n"
         with contextlib.suppress(OSError):

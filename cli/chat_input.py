@@ -36,7 +36,7 @@ class PasteSplitter:
         self._clock = clock
         self._paste: list[str] | None = None
         self._held = ""
-        self._burst_until_s = 0.0
+        self._burst_until_s = float("-inf")
 
     def feed(self, data: str) -> list[Piece]:
         """The pieces that are complete with this."""
@@ -85,8 +85,11 @@ class PasteSplitter:
 
 
 def _begun(keys: str) -> int:
-    """Where a paste's mark begins that `keys` end within; their length where none does. A lone ESC is a key."""
-    at = keys.rfind("\x1b[")
+    """Where a paste's mark begins that `keys` end within; their length where none does.
+
+    An ESC key is held back too, as prompt_toolkit itself does until nothing has come for a while.
+    """
+    at = keys.rfind("\x1b")
     return at if at >= 0 and _BEGIN.startswith(keys[at:]) else len(keys)
 
 

@@ -88,7 +88,7 @@ class ChatTerminal:
 
     def note(self, line: str) -> None:
         """A line for the user, from any thread."""
-        self._post(Said((line,)))
+        self._post(Said((line,), in_passing=True))
 
     # Events of the engine
 

@@ -39,10 +39,11 @@ class Came:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Lines for the user; `failed` where something could not be done."""
+    """Lines for the user; `failed` where something could not be done, `in_passing` where they belong to an answer."""
 
     lines: tuple[str, ...]
     failed: bool = False
+    in_passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,20 @@ from collections.abc import Iterator
 from rich.cells import get_character_cell_size
 from rich.text import Text
 
+TAB_CELLS = 8
 _GAP = re.compile(r"(?<=\S) {2,}(?=\S)|^ +")
 _WORD = re.compile(r"\S+\s*")
 
 
 def cells(text: str) -> int:
-    """How many columns `text` takes."""
-    return len(text) if text.isascii() else sum(map(get_character_cell_size, text))
+    """How many columns `text` takes; a tab takes as many as it can."""
+    if text.isascii():
+        return len(text) + (TAB_CELLS - 1) * text.count("\t")
+    return sum(map(_size, text))
+
+
+def _size(character: str) -> int:
+    return TAB_CELLS if character == "\t" else get_character_cell_size(character)
 
 
 def word_breaks(text: str, width: int) -> list[int]:
@@ -52,7 +59,7 @@ def fold_breaks(text: str, width: int) -> list[int]:
     """The offsets at which rows begin when only the width counts."""
     breaks, used = list[int](), 0
     for offset, character in enumerate(text):
-        size = get_character_cell_size(character)
+        size = _size(character)
         if used and used + size > width:
             breaks.append(offset)
             used = 0

@@ -221,6 +221,44 @@ def test_the_history_comes_back(start_chat: StartChat, hello: Path, llmcli_home:
         person.waits_for("> remember me")
 
 
+def test_up_goes_back_in_this_chat(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        for text in ("first", "second"):
+            person.says(text)
+            person.waits_until_idle()
+        person.pastes("x" * 2100)
+        person.waits_for("> [paste 1: ")
+        person.types(ENTER)
+        person.waits_until_idle()
+        person.types(UP * 2)
+        person.waits_for(lambda _: person.below[0] == "> second")
+        person.types(b"\x1b[B" + ENTER)
+        person.waits_for(lambda text: text.count("> [paste 1: ") == 2)
+        person.waits_until_idle()
+        person.says("/show prompt")
+        person.waits_for("x" * 70)
+
+
+def test_what_is_typed_before_the_prompt_is_there(open_terminal: OpenTerminal, hello: Path) -> None:
+    with open_terminal("chat", "-t", "1", "-m", hello) as terminal:
+        terminal.send(b"early" + ENTER)
+        person = Person(terminal, 24, 80)
+        assert person.waits_for("> early\nHello world\n").count("Hello world") == 1
+
+
+def test_a_conversation_that_comes_back_shows_where_it_was(start_chat: StartChat, scripted_model: Script) -> None:
+    model = scripted_model(["<think>", "hmm", "</think>", "**Hello**"], n_ctx=4096)
+    with start_chat(model, "--session", "trip") as person:
+        for text in ("one", "two"):
+            person.says(text)
+            person.waits_until_idle()
+        person.leaves()
+    with start_chat(model, "--continue") as person:
+        seen = person.waits_for("> a message")
+        assert "this conversation has 2 turns; the last one was:\n\n> two\nHello\n\n> a message" in seen
+        assert "session trip" in person.below[1]
+
+
 def test_an_editor_for_the_line_and_for_the_last_turn(start_chat: StartChat, hello: Path, tmp_path: Path) -> None:
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nprintf "%s, edited" "$(cat "$1")" > "$1"\n')

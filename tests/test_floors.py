@@ -27,6 +27,7 @@ FLOORS = {
 ONLY_IN = {
     "click": ("cli/",),
     "rich": ("cli/",),
+    "prompt_toolkit": ("cli/",),
     "llama_cpp": ("engine/native.py",),
     "huggingface_hub": ("models/hub.py",),
 }

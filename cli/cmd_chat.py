@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.settings import Settings
@@ -153,13 +154,13 @@ def opened(
         reporter.notify(f"warning: {warning}")
     predict = values["predict"]
     request = ChatRequest(
-        reference=_reference(values, log),
+        reference=_given("model", values, log),
         plan=request_from(values),
         rope=rope_from(values),
         loras=values["lora"],
         sampling=sampling_from(values),
-        system=system_prompt(values, reporter.notify),
-        template=values["chat_template"],
+        system=_system(values, log, reporter),
+        template=_given("chat_template", values, log),
         max_tokens=None if predict in (None, -1) else predict,
         stops=values["stop"],
         overflow=values["on_overflow"],
@@ -178,13 +179,15 @@ def opened(
     return open_conversation(request, settings, reporter, log=log, may_switch=may_switch)
 
 
-def _reference(values: Mapping[str, Any], log: SessionLog | None) -> str | None:
-    """The model that was named for this call; a default one does not take a session away from its own."""
-    from click.core import ParameterSource
+def _given(name: str, values: Mapping[str, Any], log: SessionLog | None) -> Any:
+    """The value of an option; a default from the environment takes no session away from what it was begun with."""
+    is_given = click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+    return values[name] if is_given or log is None or log.header is None else None
 
-    reference: str | None = values["model"]
-    is_default = click.get_current_context().get_parameter_source("model") is not ParameterSource.COMMANDLINE
-    return None if log and log.header and is_default else reference
+
+def _system(values: Mapping[str, Any], log: SessionLog | None, reporter: StderrReporter) -> str | None:
+    names = ("system_prompt", "system_prompt_file")
+    return system_prompt({name: _given(name, values, log) for name in names}, reporter.notify)
 
 
 def _front(

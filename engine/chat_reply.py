@@ -6,7 +6,7 @@ Nothing is computed before `parts` is read.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,7 @@ class Reply:
         self.notes += (note,)
         self._conversation.tell(note)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Generator[Part, None, None]:
         """The parts as they come; read once, to the end. Closing it early ends the answer there."""
         conversation, asked = self._conversation, self._asked
         engine = conversation.engine

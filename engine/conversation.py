@@ -10,6 +10,7 @@ All methods but `interrupt` and `hurry` are called by one thread at a time.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -139,7 +140,7 @@ class Conversation:
         self.engine.stop.clear()
         self._hurry.clear()
         begun = time.perf_counter()
-        fitted = self._fit(text)
+        fitted = self._fit(text, self.history)
         laid = fitted.laid
         if fitted.hidden != self.history.hidden:
             self._log.hide(*fitted.hidden)
@@ -167,6 +168,9 @@ class Conversation:
     def edit(self, text: str) -> Reply:
         """Another question in the place of the last one. Raises UsageError where there is none."""
         self._last_question()
+        without = replace(self.history, turns=self.history.turns[:])
+        without.undo(1)
+        self._fit(text, without)  # what does not fit must not cost the turn that is there
         self.undo()
         return self.say(text)
 
@@ -201,10 +205,10 @@ class Conversation:
             raise UsageError("nothing was asked yet")
         return text
 
-    def _fit(self, text: str) -> Fitted:
+    def _fit(self, text: str, history: History) -> Fitted:
         return fit_turn(
             self._layout,
-            self.history,
+            history,
             text,
             n_ctx=self.engine.context.n_ctx,
             max_tokens=self.max_tokens,
@@ -340,7 +344,7 @@ def open_conversation(
     stop = StopFlag()
     threading.Thread(target=_warm_up_templates, daemon=True).start()
     known = log.header if log else None
-    reference = request.reference or (known.model.path if known else None)
+    reference = request.reference or (_reference(known.model) if known else None)
     with open_engine(
         reference, request.plan, settings, reporter, rope=request.rope, loras=request.loras, stop=stop
     ) as engine:
@@ -361,6 +365,11 @@ def open_conversation(
             conversation = Conversation(engine, layout, request, log, prefix, reporter.notify)
             yield conversation
             conversation.settle(ahead=False)
+
+
+def _reference(model: ModelNote) -> str:
+    """Where the session's model was last, else what it is called."""
+    return model.path if os.path.exists(model.path) else model.name
 
 
 def _adopt(

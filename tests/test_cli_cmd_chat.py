@@ -290,3 +290,16 @@ def test_a_conversation_opened_by_hand_is_the_same(chat: Chat, model: Path) -> N
     chat(model, "--session", "s", stdin="one\n")
     with talk(model, "s") as conversation:
         assert conversation.history.turns[0].text == "Hello world!"
+
+
+def test_defaults_of_the_environment_change_no_session(
+    chat: Chat, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat(model, "--session", "s", "-sys", "Be brief.", stdin="one\n")
+    monkeypatch.setenv("LLMCLI_SYSTEM_PROMPT", "Be long.")
+    monkeypatch.setenv("LLMCLI_CHAT_TEMPLATE", "llama-2")
+    chat(model, "--session", "s", stdin="two\n")
+    assert library().read("s").history.system == "Be brief."
+    assert library().read("s").header.template is None
+    chat(model, "--session", "new", stdin="one\n")
+    assert library().read("new").history.system == "Be long."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ class Chat:
 
 
 @contextmanager
-def chat(path: Path, options: CacheOptions | None, *, inexact: bool = False, **changes: object) -> Iterator[Chat]:
+def chat(path: Path, options: CacheOptions | None, *, inexact: bool = False, **changes: Any) -> Iterator[Chat]:
     """A chat on a fresh engine, as after a break; with a second engine for the cold runs."""
     changes = {"n_ctx": N_CTX, **changes}
     with open_tiny_engine(path, **changes) as engine, open_tiny_engine(path, **changes) as reference:

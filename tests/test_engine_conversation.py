@@ -391,3 +391,40 @@ def test_a_template_with_the_date_prints_that_of_the_first_day(scripted_model: S
     path.write_bytes(path.read_bytes().replace(begun[:4].encode() + b"-", b"1999-"))
     with talk(model, "s") as conversation:
         assert conversation.prompt_text("two").startswith("1999-")
+
+
+def test_an_edit_that_does_not_fit_costs_nothing(scripted_model: Scripted) -> None:
+    model = scripted_model(["Hello"], chat_template=STRICT, n_ctx=256)
+    with talk(model, "s", n_ctx=256) as conversation:
+        ask(conversation, "one")
+        with pytest.raises(ContextOverflowError):
+            conversation.edit("x" * 400)
+        assert [turn.user for turn in conversation.history.turns] == ["one"]
+    assert [turn.user for turn in library().read("s").history.turns] == ["one"]
+
+
+def test_who_hurries_is_not_kept_waiting(scripted_model: Scripted) -> None:
+    model = scripted_model(["la", "li"], chat_template=STRICT, loop=True, n_ctx=2048)
+    with talk(model, max_tokens=200) as conversation:
+        ask(conversation, "sing")
+        conversation.hurry()
+        conversation.settle()
+        assert len(conversation.engine.session.tokens) == len(conversation.history.turns[0].ids) - 1
+        reply = conversation.say("more")
+        list(reply.parts())
+        assert reply.computed_tokens > 200
+        conversation.settle()
+        reply = conversation.say("more")
+        list(reply.parts())
+        assert reply.computed_tokens < 64 + 64
+
+
+def test_a_model_that_moved_is_found_by_its_name(model: Path, tmp_path: Path) -> None:
+    path = library().path("s")
+    with talk(model, "s") as conversation:
+        ask(conversation, "one")
+    path.write_bytes(path.read_bytes().replace(str(model).encode(), str(tmp_path / "gone.gguf").encode()))
+    header = library().read("s").header
+    assert header.model.path == str(tmp_path / "gone.gguf")
+    with talk(model, "s") as conversation:
+        assert ask(conversation, "two") == "Hello world!"

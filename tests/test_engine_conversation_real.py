@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def left_after_each_turn(model: Path, session: str, questions: Sequence[str] = Q
     return library().read(session).history.turns
 
 
-def never_left(model: Path, *, ahead: bool, **options: object) -> list[Turn]:
+def never_left(model: Path, *, ahead: bool, **options: Any) -> list[Turn]:
     with talk(model, max_tokens=ANSWER_TOKENS, **options) as conversation:
         for question in QUESTIONS:
             ask(conversation, question)
@@ -118,8 +119,8 @@ def test_undo_and_fork_go_on_as_if_nothing_had_been(smollm2_path: Path, expected
 
 
 def test_a_sliding_window_comes_back_too(gemma3_path: Path) -> None:
-    options = {"template": "gemma", "max_tokens": 20}
-    questions = QUESTIONS[:3]
+    options: dict[str, Any] = {"template": "gemma", "max_tokens": 20}
+    questions = ["Think of this: " + " ".join(QUESTIONS) + " " + question for question in QUESTIONS[:3]]
     with talk(gemma3_path, cache=OFF, **options) as conversation:
         for question in questions:
             ask(conversation, question)

@@ -46,6 +46,11 @@ class RemoteModel:
         return quant_of(base) or quant_of(folder.rpartition("/")[2])
 
     @property
+    def is_split(self) -> bool:
+        """True for a model in several parts."""
+        return len(self.files) + len(self.missing) > 1
+
+    @property
     def is_float(self) -> bool:
         """True for a model that was not quantized."""
         return self.quant in _FLOATS
@@ -128,8 +133,8 @@ def _grouped(files: Sequence[RemoteFile]) -> list[RemoteModel]:
 
 def _without_doubles(models: Sequence[RemoteModel]) -> list[RemoteModel]:
     """Without split models that are there in one file too: some owners keep both."""
-    whole = {(model.base, model.quant) for model in models if len(model.files) == 1 and not model.missing}
-    return [model for model in models if not shard_of(model.name) or (model.base, model.quant) not in whole]
+    whole = {(model.base, model.quant) for model in models if not model.is_split}
+    return [model for model in models if not model.is_split or (model.base, model.quant) not in whole]
 
 
 def _split_model(folder: str, stem: str, count: int, parts: dict[int, RemoteFile]) -> RemoteModel:

@@ -167,7 +167,8 @@ class _Transfer:
             first = b""
             if not self._done:
                 first = _start_of(body)
-                refuse_other(first, self._wanted.name)
+                if len(first) >= _START_BYTES or total in {None, len(first)}:  # else it was cut, and comes again
+                    refuse_other(first, self._wanted.name)
             self._compare_total(total)
             self._take(memoryview(first))
             while not self._whole and (piece := body.read()):
@@ -257,7 +258,7 @@ class _Transfer:
 
 
 def _start_of(body: Body) -> bytes:
-    """The first bytes of the file: enough to see what it is."""
+    """The first bytes of the file: enough to see what it is, unless it is shorter or cut there."""
     start = bytearray()
     while len(start) < _START_BYTES and (piece := body.read()):
         start += piece

@@ -28,8 +28,9 @@ if str(ROOT) not in sys.path:  # started as a file and not with -m: then this fo
 from benchmarks.prefix_rows import BenchError, Row, in_turns, ratios, say, table  # noqa: E402
 from llmcli.base.errors import LlmcliError  # noqa: E402
 from llmcli.base.settings import Settings, load  # noqa: E402
+from llmcli.engine.chat_open import open_conversation  # noqa: E402
 from llmcli.engine.chat_reply import Reply  # noqa: E402
-from llmcli.engine.conversation import ChatRequest, Conversation, open_conversation  # noqa: E402
+from llmcli.engine.conversation import ChatRequest, Conversation  # noqa: E402
 from llmcli.engine.plan import Request  # noqa: E402
 from llmcli.engine.prefix_report import CacheOptions  # noqa: E402
 from llmcli.engine.sampling import Sampling  # noqa: E402
@@ -105,7 +106,7 @@ def make(subject: Subject) -> str:
     """The conversation, in full; the answer that a chat which is never left gives to the first new question."""
     rng = random.Random(7)
     with subject.chat("base", stored=True) as conversation:
-        while not conversation.history.turns or len(conversation.history.turns[-1].ids) < subject.session_tokens - 400:
+        while not conversation.history.turns or len(conversation.history.turns[-1].ids) < subject.session_tokens:
             words = " ".join(rng.choices(WORDS, k=250))
             read(conversation.say(f"Here are some words: {words}. Say something about them."))
             conversation.settle()

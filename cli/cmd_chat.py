@@ -30,7 +30,8 @@ from llmcli.cli.options import (
 from llmcli.cli.params import Utf8, Whole
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
-from llmcli.engine.conversation import ChatRequest, Conversation, open_conversation
+from llmcli.engine.chat_open import open_conversation
+from llmcli.engine.conversation import ChatRequest, Conversation
 from llmcli.sessions.file import SessionLog
 from llmcli.sessions.library import Library
 

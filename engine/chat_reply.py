@@ -14,6 +14,7 @@ from llmcli.base.units import format_count, format_seconds
 from llmcli.engine import native
 from llmcli.engine.answer import rate, sampler_json, visible_tokens
 from llmcli.engine.chat_layout import Laid, aligned
+from llmcli.engine.engine import Engine
 from llmcli.engine.generate import End, FinishReason, Part, Run, Timings, generate_answer
 from llmcli.engine.interrupt import stop_on_interrupt
 from llmcli.engine.prefix_report import CacheReport
@@ -197,12 +198,7 @@ class Reply:
             "text": self.text,
             "finish_reason": self.finish_reason,
             "reasoning": self.reasoning or None,
-            "model": {
-                "name": engine.resolved.name,
-                "path": str(engine.resolved.path),
-                "content_id": engine.inspected.content_id,
-            },
-            "build": native.build_info(),
+            **_engine_json(engine),
             "seed": self._asked.sampling.seed,
             "sampler": sampler_json(self._asked.sampling),
             "usage": {
@@ -224,12 +220,6 @@ class Reply:
                 "decode_tok_s": timings.decode_tok_s,
             },
             "cache": self.cache_report.as_json(),
-            "plan": {
-                "n_ctx": engine.plan.n_ctx,
-                "threads": engine.plan.n_threads,
-                "threads_batch": engine.plan.n_threads_batch,
-                "n_gpu_layers": engine.plan.n_gpu_layers,
-            },
             "notes": list(self.notes),
         }
 
@@ -252,6 +242,24 @@ class Reply:
             f"ended by {self.finish_reason}",
         ]
         return ", ".join(pieces)
+
+
+def _engine_json(engine: Engine) -> dict[str, Any]:
+    plan = engine.plan
+    return {
+        "model": {
+            "name": engine.resolved.name,
+            "path": str(engine.resolved.path),
+            "content_id": engine.inspected.content_id,
+        },
+        "build": native.build_info(),
+        "plan": {
+            "n_ctx": plan.n_ctx,
+            "threads": plan.n_threads,
+            "threads_batch": plan.n_threads_batch,
+            "n_gpu_layers": plan.n_gpu_layers,
+        },
+    }
 
 
 class _Shifts:

@@ -9,38 +9,28 @@ All methods but `interrupt` and `hurry` are called by one thread at a time.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 from llmcli.base.errors import UsageError
-from llmcli.base.settings import Settings
-from llmcli.base.units import format_count
-from llmcli.engine.answer import choose_template
 from llmcli.engine.chat_fit import ChatOverflow, Fitted, fit_turn
 from llmcli.engine.chat_kv import ChatKv
-from llmcli.engine.chat_layout import ChatLayout, Laid
+from llmcli.engine.chat_layout import ChatLayout
+from llmcli.engine.chat_notes import ChatNotes
 from llmcli.engine.chat_reply import Asked, Reply
 from llmcli.engine.context import Rope
-from llmcli.engine.engine import Engine, Reporter, open_engine
-from llmcli.engine.interrupt import StopFlag
+from llmcli.engine.engine import Engine
 from llmcli.engine.model import Lora
 from llmcli.engine.plan import Request
-from llmcli.engine.prefix import open_prefix_cache
 from llmcli.engine.prefix_report import CacheOptions
 from llmcli.engine.prefix_turns import TurnCache
 from llmcli.engine.sampling import Sampling
-from llmcli.sessions.events import Header, ModelNote
 from llmcli.sessions.file import SessionLog
-from llmcli.sessions.turns import History, Turn, local_now
+from llmcli.sessions.turns import History, Turn
 
 _MOST_SEED = 0xFFFFFFFF
-# So many tokens of a known conversation computed again are worth a line.
-_WORTH_SAYING_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +72,6 @@ class Conversation:
     """What was said, and how to go on.
 
     sampling, max_tokens   may be assigned between turns
-    notify                 who is told the lines that the user should read
     on_progress            told (tokens done, tokens to do) while a prompt is computed
     """
 
@@ -98,13 +87,12 @@ class Conversation:
         self.engine, self._layout, self._request, self._log = engine, layout, request, log
         self.kv = ChatKv(engine, prefix, inexact=request.cache.mode == "max")
         self.sampling, self.max_tokens = request.sampling, request.max_tokens
-        self.notify = notify
         self.on_progress: Callable[[int, int], None] | None = None
         self._hurry = threading.Event()
         self._unsettled: Reply | None = None
         self.last_reply: Reply | None = None
         self._resumed_tokens = len(self.history.turns[-1].ids) if self.history.turns else 0
-        self._told: set[str] = set()
+        self._notes = ChatNotes(notify)
         self._system_tokens = 0
 
     @property
@@ -158,7 +146,7 @@ class Conversation:
             number=len(self.history.turns) + 1,
         )
         reply = Reply(self, asked, self._record)
-        self._tell_of_layout(reply, fitted)
+        self._notes.of_layout(reply, fitted, self.history, self.engine.context.n_ctx)
         return reply
 
     def retry(self) -> Reply:
@@ -227,50 +215,14 @@ class Conversation:
         if not turn.is_answered:
             reply.tell("there is no answer: the question is left out of what follows (/retry asks it again)")
 
-    # What is said besides the answer
-
     def tell(self, note: str) -> None:
         """Tell the user, each line once."""
-        if note not in self._told:
-            self._told.add(note)
-            self.notify(note)
-
-    def _tell_of_layout(self, reply: Reply, fitted: Fitted) -> None:
-        laid = fitted.laid
-        if laid.system_merged:
-            reply.tell("this model's template has no system role: the system prompt goes into the first user turn")
-        if fitted.dropped:
-            total = self.history.dropped
-            more = "" if total == fitted.dropped else f" now, {total:,} in all"
-            reply.tell(
-                f"the context of {self.engine.context.n_ctx:,} tokens is full: the model no longer sees "
-                f"{format_count(fitted.dropped, 'older turn')}{more}"
-            )
-        elif laid.earlier and laid.taken_tokens < len(laid.earlier):
-            self._tell_of_parting(reply, laid)
-
-    def _tell_of_parting(self, reply: Reply, laid: Laid) -> None:
-        last = self.history.visible()[-1]
-        if last.system != self.history.system:
-            return  # the user changed it
-        reason = "leaves out earlier thinking" if last.reasoning else "renders earlier answers in another way"
-        if reason not in self._told:
-            self._told.add(reason)
-            count = len(laid.earlier) - laid.taken_tokens
-            reply.tell(
-                f"this model's chat template {reason}: from there on ({format_count(count, 'token')} now) "
-                "each turn is computed again"
-            )
+        self._notes.tell(note)
 
     def about_to_compute(self, reply: Reply, count: int) -> None:
-        """The KV that could be had is there; say where it is much less than what was known."""
+        """The KV that could be had is there."""
         expected, self._resumed_tokens = self._resumed_tokens, 0
-        report = reply.cache_report
-        missing = min(expected, reply.prompt_tokens) - reply.kept_tokens - reply.restored_tokens
-        if expected and missing >= _WORTH_SAYING_TOKENS and count >= _WORTH_SAYING_TOKENS:
-            reason = (report.miss_reason or report.mode).replace("_", " ")
-            detail = f": {report.miss_detail}" if report.miss_detail else ""
-            reply.tell(f"{format_count(count, 'token')} of this conversation are computed again ({reason}{detail})")
+        self._notes.of_loss(reply, min(expected, reply.prompt_tokens), count)
 
     # Between the turns
 
@@ -325,90 +277,3 @@ class Conversation:
     def prompt_ids(self, user: str = "") -> tuple[int, ...]:
         """The same as tokens."""
         return self._layout.lay_out(self.history, user).ids
-
-
-@contextlib.contextmanager
-def open_conversation(
-    request: ChatRequest,
-    settings: Settings,
-    reporter: Reporter,
-    *,
-    log: SessionLog | None = None,
-    may_switch: Callable[[str, str], bool] | None = None,
-) -> Iterator[Conversation]:
-    """Open the model and go on with `log`, or begin. Raises LlmcliError of whichever step fails.
-
-    log          None: not saved
-    may_switch   asked (the session's model, this model) where they are not the same; None: no
-    """
-    stop = StopFlag()
-    threading.Thread(target=_warm_up_templates, daemon=True).start()
-    known = log.header if log else None
-    reference = request.reference or (_reference(known.model) if known else None)
-    with open_engine(
-        reference, request.plan, settings, reporter, rope=request.rope, loras=request.loras, stop=stop
-    ) as engine:
-        log = log or SessionLog(None)
-        loaded = log.header.template if log.header and request.template is None else None
-        template = choose_template(engine.model, request.template, reporter, loaded=loaded)
-        asked_for = loaded if request.template is None else (template.name, template.source)
-        note = ModelNote(engine.resolved.name, engine.inspected.content_id, str(engine.resolved.path.absolute()))
-        if log.header is None:
-            log.begin(Header(note, asked_for, request.system, local_now().isoformat(timespec="seconds")))
-        else:
-            _adopt(log, log.header, note, asked_for, may_switch)
-            if request.system is not None and request.system != log.history.system:
-                log.set_system(request.system)
-        template.clock = _clock(log.header.created if log.header else "")
-        layout = ChatLayout(template, engine.model.tokenizer)
-        with _open_cache(engine, request, settings, reporter) as prefix:
-            conversation = Conversation(engine, layout, request, log, prefix, reporter.notify)
-            yield conversation
-            conversation.settle(ahead=False)
-
-
-def _reference(model: ModelNote) -> str:
-    """Where the session's model was last, else what it is called."""
-    return model.path if os.path.exists(model.path) else model.name
-
-
-def _adopt(
-    log: SessionLog,
-    header: Header,
-    note: ModelNote,
-    template: tuple[str, str] | None,
-    may_switch: Callable[[str, str], bool] | None,
-) -> None:
-    """Go on with the session's model; with another one only where that is allowed. Raises UsageError."""
-    if header.model.content_id != note.content_id:
-        if not (may_switch and may_switch(header.model.name, note.name)):
-            raise UsageError(
-                f"session {log.name} is with the model {header.model.name}, and this is {note.name}",
-                hint="--switch-model goes on with the other one",
-            )
-        log.change_model(note, template)
-    elif header.template != template:
-        log.change_model(note, template)
-
-
-def _clock(created: str) -> Callable[[], datetime]:
-    """Templates that print the date print that of the session's first day: another one would change every token."""
-    try:
-        begun = datetime.fromisoformat(created)
-    except ValueError:
-        begun = local_now()
-    return lambda: begun
-
-
-@contextlib.contextmanager
-def _open_cache(
-    engine: Engine, request: ChatRequest, settings: Settings, reporter: Reporter
-) -> Iterator[TurnCache | None]:
-    with open_prefix_cache(engine, request.cache, settings, reporter.notify, TurnCache) as prefix:
-        yield prefix
-
-
-def _warm_up_templates() -> None:
-    from llmcli.engine.chat_template import warm_up
-
-    warm_up()

@@ -10,7 +10,8 @@ from typing import Any
 
 from llmcli.base.settings import load
 from llmcli.cache_store.policy import Policy
-from llmcli.engine.conversation import ChatRequest, Conversation, open_conversation
+from llmcli.engine.chat_open import open_conversation
+from llmcli.engine.conversation import ChatRequest, Conversation
 from llmcli.engine.plan import Request
 from llmcli.engine.prefix_report import CacheOptions
 from llmcli.engine.sampling import Sampling

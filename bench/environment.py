@@ -27,6 +27,7 @@ BUSY_SHARE = 0.25
 def describe(settings: Settings) -> dict[str, Any]:
     """Machine, build and conditions now. Loads the native library."""
     cpu, cores = read_cpu(), read_cores()
+    features = parse_system_info(native.system_info())
     return {
         "machine": {
             "cpu": cpu.model_name,
@@ -40,7 +41,8 @@ def describe(settings: Settings) -> dict[str, Any]:
         },
         "build": {
             "engine": native.build_info(),
-            "features": sorted(name for found in parse_system_info(native.system_info()).values() for name in found),
+            "backends": list(features),
+            "features": sorted(name for found in features.values() for name in found),
             "environment": settings.native_environment,
         },
         "versions": {"llmcli": VERSION, "python": platform.python_version()},

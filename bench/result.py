@@ -144,7 +144,7 @@ def _llama_bench_row(result: Result) -> Row:
         "build_number": 0,
         "cpu_info": machine["cpu"],
         "gpu_info": ", ".join(machine["devices"]),
-        "backends": "GPU" if machine["devices"] else "CPU",
+        "backends": ", ".join(name for name in build["backends"] if name != "CPU") or "CPU",
         "model_filename": result.model.path,
         "model_type": result.model.description,
         "model_size": facts.tensor_bytes,

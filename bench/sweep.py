@@ -28,6 +28,7 @@ from llmcli.engine.plan import Request, RunPlan
 _LEAST_PROMPT, _LEAST_ANSWER = 32, 8
 _LEVEL = 0.05
 _FINAL_ROUNDS = 7
+_SHARE_OF_ROUNDS = 0.6  # of the budget; the rest is for the final, which takes LEAST_SAMPLES in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """n_prompt, n_gen: the request that is to be answered soonest; budget_s: for all rounds together."""
+    """n_prompt, n_gen: the request that is to be answered soonest; budget_s: for everything."""
 
     budget_s: float = 120.0
     n_prompt: int = 512
@@ -150,7 +151,8 @@ class Sweep:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner, self._reference, self._options, self._on_step = runner, reference, options, on_step
-        self._clock, self._ends = clock, clock() + options.budget_s
+        self._clock, begun = clock, clock()
+        self._rounds_end, self._ends = begun + _SHARE_OF_ROUNDS * options.budget_s, begun + options.budget_s
         self.tried: list[Tried] = []
         self.was_cut = False
 
@@ -177,7 +179,7 @@ class Sweep:
         share = 1 / 2 ** (count - 1 - number)
         for place, one in enumerate(alive, start=1):
             # The first candidate of a sweep is always measured, whatever the budget.
-            if self._clock() > self._ends and (number or place > 1):
+            if self._clock() > self._rounds_end and (number or place > 1):
                 self.was_cut = True
                 return
             self._on_step(f"round {number + 1} of {count}, {place} of {len(alive)}: {one.candidate.label}")

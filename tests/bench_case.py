@@ -38,7 +38,12 @@ ENVIRONMENT: dict[str, Any] = {
         "system": "Linux x86_64",
         "devices": [],
     },
-    "build": {"engine": "llama-cpp-python 1 (llama.cpp 2)", "features": ["AVX2"], "environment": ""},
+    "build": {
+        "engine": "llama-cpp-python 1 (llama.cpp 2)",
+        "backends": ["CPU"],
+        "features": ["AVX2"],
+        "environment": "",
+    },
     "versions": {"llmcli": "0.1.0", "python": "3.11.7"},
     "conditions": {"load_1min": 0.5, "governor": "performance", "temperature_c": None, "turbo": None},
 }

@@ -13,7 +13,7 @@ from llmcli.base.settings import Settings
 from llmcli.engine.answer import choose_template
 from llmcli.engine.chat_layout import ChatLayout
 from llmcli.engine.conversation import ChatRequest, Conversation
-from llmcli.engine.engine import Reporter, open_engine
+from llmcli.engine.engine import Engine, Reporter, open_engine
 from llmcli.engine.interrupt import StopFlag
 from llmcli.engine.prefix import open_prefix_cache
 from llmcli.engine.prefix_turns import TurnCache
@@ -52,6 +52,7 @@ def open_conversation(
             log.begin(Header(note, asked_for, request.system, local_now().isoformat(timespec="seconds")))
         else:
             _adopt(log, log.header, note, asked_for, may_switch)
+            _check_ids(log, engine, reporter)
             if request.system is not None and request.system != log.history.system:
                 log.set_system(request.system)
         template.clock = _clock(log.header.created if log.header else "")
@@ -84,6 +85,15 @@ def _adopt(
         log.change_model(note, template)
     elif header.template != template:
         log.change_model(note, template)
+
+
+def _check_ids(log: SessionLog, engine: Engine, reporter: Reporter) -> None:
+    """A file can hold any numbers; those that are no tokens of this model would end in llama.cpp."""
+    most = engine.model.tokenizer.n_vocab
+    header = log.header
+    if header and any(max(turn.ids, default=0) >= most for turn in log.history.turns):
+        reporter.notify(f"session {log.name} has token ids that this model lacks: its words are tokenized again")
+        log.change_model(header.model, header.template)
 
 
 def _clock(created: str) -> Callable[[], datetime]:

@@ -142,6 +142,25 @@ def test_taking_turns_back_goes_on_from_what_is_shared(
         assert live.kept + live.restored >= 256
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_that_went_while_the_chat_was_open_are_saved_again(
+    kind: str, random_model: Callable[[str], Path], options: CacheOptions
+) -> None:
+    path = random_model(kind)
+    with chat(path, options) as live:
+        live.turn(tokens(300))
+        live.turn([*live.ids, *tokens(33, seed=2)])
+        for block in block_files(options):
+            block.unlink()
+        live.turn([*live.ids, *tokens(33, seed=3)])
+        assert live.kept > 0
+        live.ahead()
+        ids = [*live.ids, *tokens(20, seed=4)]
+    with chat(path, options) as back:
+        back.turn(ids)
+        assert back.restored >= (len(ids) - 20 - 1) // 64 * 64
+
+
 def test_a_window_that_is_not_kept_whole_goes_back_to_its_snapshot(random_model: Callable[[str], Path]) -> None:
     with chat(random_model("iswa"), None, swa_full=False) as live:
         live.turn(tokens(300))

@@ -428,3 +428,14 @@ def test_a_model_that_moved_is_found_by_its_name(model: Path, tmp_path: Path) ->
     assert header.model.path == str(tmp_path / "gone.gguf")
     with talk(model, "s") as conversation:
         assert ask(conversation, "two") == "Hello world!"
+
+
+def test_numbers_that_are_no_tokens_are_not_given_to_the_engine(model: Path) -> None:
+    path, notes = library().path("s"), Notes()
+    with talk(model, "s") as conversation:
+        ask(conversation, "one")
+    path.write_bytes(path.read_bytes().replace(b'"completion_ids": [', b'"completion_ids": [1999999999, '))
+    with talk(model, "s", notes=notes) as conversation:
+        assert ask(conversation, "two") == "Hello world!"
+    assert notes.lines[0] == "session s has token ids that this model lacks: its words are tokenized again"
+    assert [bool(turn.ids) for turn in library().read("s").history.turns] == [False, True]

@@ -102,8 +102,11 @@ class ChatKv:
 
         Ends early where `go_on` says so, and where the stop flag is set.
         """
+        if self._inexact:
+            self._save_decoded(ids)
+            return 0
         end = self.exact_end(len(ids))
-        held = self.begin(ids, stable_tokens=len(ids))
+        self.begin(ids, stable_tokens=len(ids))
         computed = 0
         try:
             while len(self._session.tokens) < end and go_on():
@@ -114,9 +117,14 @@ class ChatKv:
                 self.advanced()
         except AbortedError:
             pass
-        if not self._inexact or self.exact_tokens >= held:
-            self.exact_tokens = len(self._session.tokens) // self.grid_tokens * self.grid_tokens
+        self.exact_tokens = len(self._session.tokens) // self.grid_tokens * self.grid_tokens
         return computed
+
+    def _save_decoded(self, ids: Sequence[int]) -> None:
+        """Let the store have what is held as it is."""
+        held = common_length(self._session.tokens, ids)
+        if self.prefix and held == len(self._session.tokens):
+            self.prefix.begin(ids[:held], held_tokens=held, exact_tokens=min(held, self.exact_tokens))
 
     def _wind_back(self, ids: Sequence[int]) -> int:
         """Keep what the session may keep for `ids`, the last of which is always computed."""

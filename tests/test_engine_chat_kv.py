@@ -183,6 +183,15 @@ def test_cache_max_keeps_what_was_decoded(
         live.turn([*live.ids, *tokens(33, seed=3)])
         assert live.computed == 33
         assert live.kept == len(live.ids) - 70 - 33
+        live.ahead()
+        ids = [*live.ids, *tokens(20, seed=4)]
+    with chat(path, options, inexact=True) as back:
+        back.turn(ids)
+        if kind == "plain":
+            assert back.computed <= 21
+        assert back.restored > 0  # a recurrent state is kept at the grid points that a prefill passes
+        back.turn([*back.ids, *tokens(20, seed=5)])
+        assert back.computed == 20
 
 
 @pytest.mark.parametrize("kind", KINDS)

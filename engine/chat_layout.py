@@ -16,7 +16,7 @@ from llmcli.base.errors import ModelError, UsageError
 from llmcli.engine.chat_template import ChatTemplate, Message, RenderedPrompt, fold_system, prepare
 from llmcli.engine.reasoning import opening_tag_at_end
 from llmcli.engine.tokenizer import Tokenizer
-from llmcli.sessions.turns import History, Turn
+from llmcli.sessions.turns import NOTHING_HIDDEN, History, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,15 @@ class ChatLayout:
         self._texts = {laid.ids: laid.text}
 
     def _prepare(self, system: str | None, turns: Sequence[Turn], user: str) -> RenderedPrompt:
-        return prepare(self.template, _messages(system, turns, user), self._tokenizer.control_texts)
+        return prepare(self.template, _messages(system, turns, user), self._tokenizer.control_texts, last_ends=1)
 
     def _beginnings(self, text: str, history: History, start: int, end: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Known beginnings of `text` with their tokens, the longest first: up to an answer's end, or to its start."""
+        gap = (start, end) if start < end else NOTHING_HIDDEN
         for position in (*range(len(history.turns) - 1, end - 1, -1), *range(min(start, end) - 1, -1, -1)):
             turn = history.turns[position]
-            if not turn.prompt_ids:
-                continue
+            if not turn.prompt_ids or (position >= end and turn.hidden != gap):
+                continue  # its prompt had other turns before it
             asked = self._text_of(history, position)
             opening = _opening(asked)
             whole, before = asked + turn.content.removeprefix(opening), asked.removesuffix(opening)

@@ -73,11 +73,13 @@ def prepare(
     *,
     add_generation_prompt: bool = True,
     extra: Mapping[str, Any] = NO_VARIABLES,
+    last_ends: int = _LAST_ENDS,
 ) -> RenderedPrompt:
     """Render a conversation and tell the template's control tokens from the same texts inside messages.
 
     special_texts   what the tokenizer reads as control tokens when told to parse them. Tokens that it always reads
                     (llama.cpp's "user defined") do not belong here: nothing can keep them out of a message.
+    last_ends       of how many messages at the end the end is looked for; each costs a rendering
     Raises ModelError as ChatTemplate.render does.
     """
     now = template.clock()  # one time for all renderings, which are compared with each other
@@ -95,7 +97,7 @@ def prepare(
         [turn.content for turn in turns], [turn.role == "assistant" for turn in turns], template.literals()
     )
     spans = users_spans(text, contents, SpecialTexts(special_texts), with_contents)
-    ends = _message_ends(text, turns, lambda some: _if_accepted(render, some, generate=False))
+    ends = _message_ends(text, turns, last_ends, lambda some: _if_accepted(render, some, generate=False))
     tag = opening_tag_at_end(text) if add_generation_prompt else None
     return RenderedPrompt(
         fragments=tuple(_fragments(text, spans)),
@@ -126,7 +128,7 @@ def _fragments(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[Fragment
 
 
 def _message_ends(
-    text: str, messages: Sequence[Message], render: Callable[[Sequence[Message]], str | None]
+    text: str, messages: Sequence[Message], last: int, render: Callable[[Sequence[Message]], str | None]
 ) -> tuple[int | None, ...]:
     """Where `text` and the text of the first messages alone part, for each message.
 
@@ -135,7 +137,7 @@ def _message_ends(
     """
     ends: list[int | None] = []
     for count in range(1, len(messages) + 1):
-        if _FIRST_ENDS < count <= len(messages) - _LAST_ENDS:
+        if _FIRST_ENDS < count <= len(messages) - last:
             ends.append(None)
             continue
         shorter = render(messages[:count])

@@ -105,6 +105,8 @@ class ChatKv:
         if self._inexact:
             self._save_decoded(ids)
             return 0
+        if self.grid_tokens != GRID_TOKENS:  # pieces would end where a cold run makes no cut
+            return 0
         end = self.exact_end(len(ids))
         self.begin(ids, stable_tokens=len(ids))
         computed = 0

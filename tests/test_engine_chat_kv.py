@@ -200,6 +200,8 @@ def test_an_odd_batch_makes_its_own_grid(kind: str, random_model: Callable[[str]
         live.turn(tokens(300))
         live.turn([*live.ids, *tokens(33, seed=2)])
         assert live.kept == 200
+        assert live.ahead() == 0
+        live.turn([*live.ids, *tokens(33, seed=3)])
 
 
 def test_blocks_of_one_conversation_are_one_chain(random_model: Callable[[str], Path], options: CacheOptions) -> None:

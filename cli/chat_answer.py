@@ -98,11 +98,8 @@ class AnswerView:
         self._kind, self._begun, self._safe = kind, False, SafeText()
         self._hidden = kind == "reasoning" and not self.shows_thinking
         self._thought_from_s = time.monotonic()
-        styled = self._look == "styled"
-        is_thinking = kind == "reasoning"
-        self._stream = MarkdownStream(
-            "marks" if is_thinking else self._look, style=QUIET if is_thinking and styled else ""
-        )
+        # Thinking is dimmed in every look; where there are no colours the screen leaves that out.
+        self._stream = MarkdownStream("marks", style=QUIET) if kind == "reasoning" else MarkdownStream(self._look)
 
 
 def thinking_rows(thinking: str, width: int) -> list[Text]:

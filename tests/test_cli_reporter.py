@@ -169,3 +169,14 @@ def test_progress_elsewhere_is_nothing(
     with StderrReporter(settings).progress("loading", 2048) as task:
         task.update(1024)
     assert err() == ""
+
+
+def test_lines_can_be_sent_elsewhere(settings: Settings, err: Callable[[], str]) -> None:
+    told = list[str]()
+    said = StderrReporter(settings, verbose=True)
+    with said.redirected(told.append):
+        said.notify("a\x1b")
+        said.detail("b")
+    said.notify("c")
+    assert told == ["a\\x1b", "b"]
+    assert err() == "c\n"

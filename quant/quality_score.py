@@ -112,11 +112,12 @@ class Scorer:
         count = len(following)
         nll, kld = np.empty(count), np.empty(count)
         same_top = np.empty(count, np.bool_)
-        for i, row in enumerate(logits):
-            lse = self._lse(row)
-            nll[i] = lse - float(self._shifted[following[i]])
-            same_top[i] = row.argmax() == base.codes[i].argmax()
-            kld[i] = self._divergence(base, i, lse)
+        with np.errstate(invalid="ignore"):
+            for i, row in enumerate(logits):
+                lse = self._lse(row)
+                nll[i] = lse - float(self._shifted[following[i]])
+                same_top[i] = row.argmax() == base.codes[i].argmax()
+                kld[i] = self._divergence(base, i, lse)
         dp = np.exp(-nll) - np.exp(-base.nll_coded)
         return Scores(nll, base.nll_coded, kld, dp, same_top)
 
@@ -132,7 +133,10 @@ class Scorer:
         # log q = shifted - lse: the constant goes in here, where it cancels most of what is large
         np.add(log_p, np.float32(lse), out=log_p)
         np.multiply(p, log_p, out=p)
-        return float(np.add.reduce(p))
+        found = float(np.add.reduce(p))
+        if np.isnan(found):  # a token that is impossible for both: 0 times infinity
+            found = float(np.add.reduce(p, where=self._flags))
+        return found
 
 
 def rows(logits: Any, n_vocab: int) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from llmcli.base import settings as settings_module
 from llmcli.base.errors import LlmcliError
-from llmcli.models.hub_errors import as_llmcli_error
+from llmcli.models.hub_errors import as_llmcli_error, asked_to_wait_s
 
 
 def http(name: str, status: int) -> Exception:
@@ -83,3 +84,33 @@ def test_numbers_that_are_not_the_systems(llmcli_home: Path) -> None:
     """1 is EPERM and 2 is ENOENT for a file, but not for TLS and not for a name look-up (macOS)."""
     assert translated(ssl.SSLError(1, "[SSL] wrong version number")).message.startswith("cannot reach ")
     assert translated(socket.gaierror(2, "nodename nor servname")).message.startswith("cannot reach ")
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"retry-after": "120"}, 120),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:10 GMT"}, 10),
+        ({"retry-after": "Wed, 21 Oct 2015 07:00:00 GMT"}, 0),
+        ({"retry-after": "Fri, 21 Oct 2150 07:00:00 GMT"}, 24 * 3600),
+        ({"retry-after": "999999"}, 24 * 3600),
+        ({"ratelimit": '"api";r=0;t=55'}, 55),
+        *(({"retry-after": text}, None) for text in ("", "soon", "-5", "1e9", "9" * 400, "\u0663")),
+        ({}, None),
+    ],
+)
+def test_how_long_a_server_asks_to_wait(headers: dict[str, str], expected: float | None) -> None:
+    now = datetime(2015, 10, 21, 7, 28, 0, tzinfo=timezone.utc)
+    assert asked_to_wait_s(headers, now) == expected
+
+
+def test_a_revision_that_is_not_there(llmcli_home: Path) -> None:
+    error = http("RevisionNotFoundError", 404)
+    settings = settings_module.load()
+    found = as_llmcli_error(error, "o/repo", "", settings, has_token=False, fetching=False, revision="v9")
+    assert found.message == "o/repo has no revision v9"
+
+
+def test_without_a_token_401_may_be_a_slip_of_the_pen(llmcli_home: Path) -> None:
+    assert "has no repository o/repo, or it is private" in translated(http("HfHubHTTPError", 401)).message

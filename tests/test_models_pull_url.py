@@ -73,6 +73,7 @@ def web(online: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Web, st
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     yield shared, f"http://127.0.0.1:{server.server_address[1]}"

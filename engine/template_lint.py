@@ -13,7 +13,7 @@ from typing import Any
 from llmcli.base.errors import ModelError
 from llmcli.base.records import dataclass
 from llmcli.engine.reasoning import TAGS, opening_tag_at_end
-from llmcli.engine.template import ChatTemplate, Message
+from llmcli.engine.template import ChatTemplate, Message, TemplateBrokenError
 
 _SYSTEM, _ASKED, _ANSWERED, _AGAIN = "lint-system-4c1d", "lint-user-4c1d", "lint-answer-4c1d", "lint-again-4c1d"
 _TOOL = {
@@ -28,6 +28,7 @@ _TOOL = {
 _DAYS = (datetime(2001, 2, 3, 4, 5, 6, tzinfo=timezone.utc), datetime(2032, 11, 28, 17, 48, 59, tzinfo=timezone.utc))
 # What a template writes about thinking; gpt-oss puts its tags together from pieces, one of which many others have.
 _THINKING_MARKS = {"<|channel|>analysis", *(mark for tag in TAGS for mark in tag if mark != "<|end|>")}
+_TIME_S = 1.0
 _SWITCHES = ("enable_thinking", "thinking")
 
 
@@ -73,14 +74,18 @@ class TemplateLint:
 
 
 def lint_template(source: str, *, bos_text: str = "", eos_text: str = "") -> TemplateLint:
-    """Try the template out. Never raises for what it does."""
-    template = ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, name="the model's own")
-    user, answer, again = Message("user", _ASKED), Message("assistant", _ANSWERED), Message("user", _AGAIN)
+    """Try the template out. Never raises for what it does, and stops at the first limit that it goes over."""
+    template = ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, name="the model's own", time_s=_TIME_S)
     try:
-        opened = template.render([user], now=_DAYS[0])
-        system_role = template.supports_system()
+        return _findings(template, bos_text)
     except ModelError as error:
         return TemplateLint(error=error.message)
+
+
+def _findings(template: ChatTemplate, bos_text: str) -> TemplateLint:
+    source = template.source
+    user, answer, again = Message("user", _ASKED), Message("assistant", _ANSWERED), Message("user", _AGAIN)
+    opened = template.render([user], now=_DAYS[0])
     if _ASKED not in opened:
         return TemplateLint(error="the chat template drops what the user says")
     whole = _tried(template, [user, answer, again])
@@ -88,7 +93,7 @@ def lint_template(source: str, *, bos_text: str = "", eos_text: str = "") -> Tem
         return TemplateLint(error="the chat template fails on a conversation of three messages")
     switch = next((name for name in _SWITCHES if _switches(template, user, name)), None)
     return TemplateLint(
-        system_role=system_role,
+        system_role=template.supports_system(),
         needs_alternation=_tried(template, [user, again]) is None,
         generation_prompt=opened.startswith(whole[: whole.index(_ANSWERED)].rstrip()),
         thinking=switch is not None or any(mark in source for mark in _THINKING_MARKS),
@@ -101,8 +106,11 @@ def lint_template(source: str, *, bos_text: str = "", eos_text: str = "") -> Tem
 
 
 def _tried(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str | None:
+    """The text, None where the template refuses the messages."""
     try:
         return template.render(messages, **{"now": _DAYS[0], **options})
+    except TemplateBrokenError:
+        raise
     except ModelError:
         return None
 

@@ -1,12 +1,18 @@
-"""What the tests of the model library share: tiny sound files, and a Hugging Face cache as the hub's client keeps it."""
+"""What the tests of the model library share: tiny files, and a Hugging Face cache as the hub's client keeps it."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from llmcli.base.settings import Settings
+from llmcli.cache_store.keys import Fingerprint
+from llmcli.engine.prefix_report import CacheOptions, store_folder
+from tests.cache_store_case import FACTS, open_store, put
+from tests.fixtures.cli_process import Completed
 from tests.fixtures.gguf_edit import Gguf, Tensor
 
 COMMIT, OLD_COMMIT = "a" * 40, "b" * 40
@@ -46,3 +52,20 @@ def add_to_cache(
 def files_below(folder: Path) -> list[str]:
     """Every file and link below `folder`, by relative path, sorted."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or path.is_file())
+
+
+def fill_store(
+    settings: Settings, content_id: str, *, blocks: int, type_k: str = "f16", name: str | None = None
+) -> int:
+    """Store a prefix of so many blocks as if that model had computed it; the bytes it takes."""
+    fingerprint = Fingerprint.of({**FACTS, "model": content_id, "type_k": type_k})
+    with open_store(store_folder(CacheOptions(), settings)) as store:
+        refs = put(store, list(range(256 * blocks)), fingerprint=fingerprint)
+        if name is not None:
+            store.keeper().name(refs[-1], name, pin=True)
+    return sum(os.path.getsize(ref.path) for ref in refs)
+
+
+def parsed(done: Completed) -> Any:
+    """The JSON on the stdout of a command."""
+    return json.loads(done.stdout)

@@ -135,3 +135,54 @@ def test_control_characters_do_not_reach_the_terminal(open_terminal: OpenTermina
 
 def test_unknown_option(run_cli: RunCli) -> None:
     assert run_cli("doctor", "--fast").code == 2
+
+
+def test_disks_and_hub(run_cli: RunCli, model_folder: Path) -> None:
+    found = json.loads(run_cli("doctor", "--json").out)
+    assert found["disks"][0]["write_bytes_s"] > 0
+    assert found["hub"] == {
+        "endpoint": "https://huggingface.co",
+        "asked": False,
+        "seconds": None,
+        "proxy": None,
+        "problem": None,
+        "hint": None,  # tests are offline
+    }
+    names = [check["name"] for check in found["checks"]]
+    assert names[-2:] == ["disk", "hub"]
+    quick = json.loads(run_cli("doctor", "--json", "--quick").out)
+    assert quick["disks"] == []
+
+
+def test_a_hub_behind_a_dead_proxy_is_a_warning(run_cli: RunCli, model_folder: Path) -> None:
+    env = {"HF_HUB_OFFLINE": None, "HTTPS_PROXY": "http://me:secret@127.0.0.1:1"}
+    done = run_cli("doctor", env=env)
+    assert done.code == 0
+    (line,) = [line for line in done.out.splitlines() if line.startswith("warn  hub ")]
+    assert "through the proxy http://127.0.0.1:1: Connection refused" in line
+    assert "secret" not in line
+
+
+def test_a_build_that_dies_of_an_illegal_instruction(run_cli: RunCli, model_folder: Path, tmp_path: Path) -> None:
+    """A package in front of the real one, whose library kills whoever loads it: the doctor lives, and says so."""
+    package = tmp_path / "llama_cpp"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "llama_cpp.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
+    done = run_cli("doctor", "--quick", env={"PYTHONPATH": str(tmp_path)})
+    assert done.code == 1
+    assert re.search(
+        r"^fail  build +loading it ends in an illegal instruction: it was built for", done.out, re.MULTILINE
+    )
+    assert "do: build the engine again" in done.out
+    estimate = run_cli("doctor", "--estimate", model_folder / "mine.gguf", env={"PYTHONPATH": str(tmp_path)})
+    assert (estimate.code, estimate.out) == (1, "")
+    assert "illegal instruction" in estimate.err
+
+
+def test_options_of_groups_are_no_slips(run_cli: RunCli, model_folder: Path) -> None:
+    done = run_cli(
+        "doctor", "--quick", env={"LLMCLI_REPETITIONS": "3", "LLMCLI_N_PROMPT": "64", "LLMCLI_N_PROMT": "64"}
+    )
+    told = re.findall(r"^warn  settings +(\S+) stands for no option", done.out, re.MULTILINE)
+    assert told == ["LLMCLI_N_PROMT"]

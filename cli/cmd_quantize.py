@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
 from llmcli.cli.options import option, verbosity_options
-from llmcli.cli.params import Size, Text, Whole
+from llmcli.cli.params import Real, Size, Text, Whole
 
+AUTO = "auto"
 _EPILOG = """\b
 Examples:
   llmcli quantize model-F16.gguf Q4_K_M
   llmcli quantize smollm2 small.gguf Q4_0 --allow-requantize
   llmcli quantize model-F16.gguf out/ Q8_0,Q4_K_M,IQ4_NL
   llmcli quantize model-F16.gguf Q4_0 --tensor-type attn_v=q8_0 --dry-run
+  llmcli quantize model-F16.gguf IQ3_S --imatrix auto
+  llmcli quantize model-F16.gguf --fit 4G
+  llmcli quantize model-F16.gguf --for-this-machine --report
 
 \b
 Types: Q1_0 Q2_0 Q4_0 Q4_1 MXFP4_MOE Q5_0 Q5_1 IQ2_XXS IQ2_XS IQ2_S IQ2_M
@@ -63,8 +68,13 @@ class _Parsed(click.ParamType[Any]):
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("words", metavar="IN [OUT] TYPE[,TYPE...]", nargs=-1)
-@option("--imatrix", metavar="FILE", help="The importance matrix of the model.")
+@click.argument("words", metavar="IN [OUT] [TYPE[,TYPE...]]", nargs=-1)
+@option("--fit", type=Size(), metavar="SIZE", help="Choose the types: the best model whose file is no larger.")
+@option("--bpw", type=Real(0.5, 32), metavar="X", help="Choose the types: the best model of X bits per weight.")
+@option("--for-this-machine", is_flag=True, help="Choose the type by size, quality and measured speed on this CPU.")
+@option("--report", is_flag=True, help="Show how fast each type is here, and measure what was lost and gained.")
+@option("--no-check", is_flag=True, help="With --fit or --bpw: do not measure the result against the plain type.")
+@option("--imatrix", metavar="FILE|auto", help="The importance matrix of the model; auto: measure one, or recall it.")
 @option("--include-weights", multiple=True, metavar="NAME", help="Use the matrix for tensors with NAME in it alone.")
 @option("--exclude-weights", multiple=True, metavar="NAME", help="Do not use the matrix for tensors with NAME in it.")
 @option("--output-tensor-type", type=_Parsed("type"), metavar="TYPE", help="The type of output.weight.")
@@ -101,25 +111,52 @@ def command(settings: Settings, /, **values: Any) -> None:
     """Quantize the model IN to TYPE, into OUT.
 
     IN is a file or any other name of a model. OUT is a file, a folder, or a name with {type} in it; without it the
-    output lies beside IN, under its name with the type. Several TYPEs are made one after the other.
+    output lies beside IN, under its name with the type. Several TYPEs are made one after the other. --fit and --bpw
+    choose the types instead.
     """
     from llmcli.cli.quantize_view import QuantizeView, outcome_lines
 
     view = QuantizeView(settings, quiet=values["quiet"], verbose=values["verbose"])
-    words = _split_words(values["words"])
-    source, outcomes = _quantize(words, values, settings, view)
-    if values["json"]:
-        from llmcli.quant.report import as_json
+    chooses = values["fit"] is not None or values["bpw"] is not None or values["for_this_machine"]
+    name, out, types = _split_words(values["words"], chooses=chooses)
+    source = _open(name, settings, view)
+    if chooses:
+        from llmcli.cli.quantize_fit import quantize_fitted
 
-        model = {"name": source.named, "path": str(source.path)}
-        rows = [as_json(outcome) for outcome in outcomes]
-        output.write_json({"model": model, "dry_run": values["dry_run"], "outputs": rows})
+        done: list[tuple[Any, Any]] = [quantize_fitted(source, out, _request(values), values, settings, view)]
     else:
-        output.write("".join(line + "\n" for line in outcome_lines(outcomes, printable(source.named))))
+        done = [(outcome, None) for outcome in _quantize(source, out, types, values, settings, view)]
+    found = None
+    if values["report"]:
+        from llmcli.cli.quantize_report import report
+
+        found = report(source, [outcome for outcome, _ in done], values, settings, view)
+    if values["json"]:
+        told = _as_json(source, done, values)
+        output.write_json({**told, **(found.as_json() if found else {})})
+    else:
+        lines = outcome_lines(done, printable(source.named)) + (found.lines() if found else [])
+        output.write("".join(line + "\n" for line in lines))
 
 
-def _split_words(words: Sequence[str]) -> tuple[str, str | None, str]:
-    """IN, OUT and TYPE."""
+def _as_json(source: Any, done: Sequence[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    from llmcli.quant.report import as_json
+
+    model = {"name": source.named, "path": str(source.path)}
+    rows = [{**as_json(outcome), "fit": told.as_json() if told else None} for outcome, told in done]
+    return {"model": model, "dry_run": values["dry_run"], "outputs": rows}
+
+
+def _split_words(words: Sequence[str], *, chooses: bool) -> tuple[str, str | None, str]:
+    """IN, OUT and TYPE; without TYPE where the types are chosen."""
+    from llmcli.quant.types import find_target
+
+    if chooses:
+        if len(words) > 1 and find_target(words[-1]):
+            raise UsageError(f"the types are chosen, so {printable(words[-1])} cannot go with that")
+        if len(words) in (1, 2):
+            return words[0], words[1] if len(words) == 2 else None, ""
+        raise UsageError(f"{len(words)} words were given, expected IN [OUT]", hint="llmcli quantize IN --fit 4G")
     if len(words) not in (2, 3):
         raise UsageError(
             f"{len(words)} words were given, expected IN [OUT] TYPE", hint="llmcli quantize model-F16.gguf Q4_K_M"
@@ -127,37 +164,45 @@ def _split_words(words: Sequence[str]) -> tuple[str, str | None, str]:
     return words[0], words[1] if len(words) == 3 else None, words[-1]
 
 
-def _quantize(words: tuple[str, str | None, str], values: Mapping[str, Any], settings: Settings, view: Any) -> Any:
+def _open(name: str, settings: Settings, view: Any) -> Any:
     from llmcli.engine.preflight import check_build
     from llmcli.models.resolve import resolve
+    from llmcli.quant.run import open_source
+
+    check_build(settings)
+    resolved = resolve(name, settings, notify=view.notify, progress=view.progress)
+    return open_source(resolved.path, name)
+
+
+def _quantize(
+    source: Any, out: str | None, types_text: str, values: Mapping[str, Any], settings: Settings, view: Any
+) -> list[Any]:
     from llmcli.quant.child import Child
-    from llmcli.quant.run import Outcome, carry_out, check_room, check_targets, make_plan, open_source
+    from llmcli.quant.run import Outcome, carry_out, check_room, check_targets, make_plan
     from llmcli.quant.types import parse_targets
 
-    types = parse_targets(words[2])
+    types = parse_targets(types_text)
     request = _request(values)
-    check_build(settings)
-    resolved = resolve(words[0], settings, notify=view.notify, progress=view.progress)
-    source = open_source(resolved.path, words[0])
-    targets = [_target(source, words[1], kind.name, values, settings) for kind in types]
+    targets = [target_for(source, out, kind.name, values, settings) for kind in types]
     if not values["dry_run"]:
         check_targets(targets, source, [request.imatrix] if request.imatrix else [])
-    weights = _weights(request, values, source)
+    request, weights = with_weights(request, values, source, settings, view)
     with Child() as child:
         plans = [make_plan(child, source, kind, request, weights, view) for kind in types]
         for plan in plans:
-            _tell_tensors(plan, view)
+            tell_tensors(plan, view)
         if values["dry_run"]:
             pairs = zip(plans, targets, strict=True)
-            return source, [Outcome(p, t, p.file_bytes(source.header_bytes), None) for p, t in pairs]
+            return [Outcome(p, t, p.file_bytes(source.header_bytes), None) for p, t in pairs]
         check_room(list(zip(plans, targets, strict=True)), source)
-        return source, [
+        return [
             carry_out(child, source, plan, target, request, weights, view)
             for plan, target in zip(plans, targets, strict=True)
         ]
 
 
-def _tell_tensors(plan: Any, view: Any) -> None:
+def tell_tensors(plan: Any, view: Any) -> None:
+    """Every tensor of a plan, with -v."""
     from llmcli.cli.quantize_view import tensor_lines
 
     for line in tensor_lines(plan):
@@ -176,7 +221,7 @@ def _request(values: Mapping[str, Any]) -> Any:
     from_files = [rule for file in values["tensor_type_file"] for rule in read_rules(file)]
     return QuantizeRequest(
         threads=values["threads"] or read_cores().usable,
-        imatrix=Path(values["imatrix"]) if values["imatrix"] else None,
+        imatrix=Path(values["imatrix"]) if values["imatrix"] and values["imatrix"] != AUTO else None,
         include=values["include_weights"],
         exclude=values["exclude_weights"],
         output_tensor_type=values["output_tensor_type"],
@@ -193,17 +238,29 @@ def _request(values: Mapping[str, Any]) -> Any:
     )
 
 
-def _weights(request: Any, values: Mapping[str, Any], source: Any) -> Any:
-    if request.imatrix is None:
-        return None
+def with_weights(
+    request: Any, values: Mapping[str, Any], source: Any, settings: Settings, view: Any
+) -> tuple[Any, Any]:
+    """The request and its importance matrix, which is made on the way where that is asked for."""
     from llmcli.quant.weights import read_weights
 
-    weights = read_weights(request.imatrix, values["imatrix"], request.include, request.exclude)
+    named = values["imatrix"]
+    if named is None:
+        return request, None
+    if named == AUTO:
+        from llmcli.engine.plan import Request
+        from llmcli.quant.imatrix_compute import auto_imatrix
+
+        plan = Request(n_ctx=512, n_threads=request.threads, n_threads_batch=request.threads)
+        path, _ = auto_imatrix(str(source.path), plan, settings, view)
+        request, named = replace(request, imatrix=path), str(path)
+    weights = read_weights(request.imatrix, named, request.include, request.exclude)
     weights.check_belongs(source.shapes)
-    return weights
+    return request, weights
 
 
-def _target(source: Any, out: str | None, type_name: str, values: Mapping[str, Any], settings: Settings) -> Any:
+def target_for(source: Any, out: str | None, type_name: str, values: Mapping[str, Any], settings: Settings) -> Any:
+    """Where the output of one type goes."""
     from llmcli.quant.place import default_name, target_at
 
     parts = len(source.headers) if values["keep_split"] else 1

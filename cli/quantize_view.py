@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
@@ -89,19 +89,27 @@ def tensor_lines(plan: Plan) -> list[str]:
     ]
 
 
-def outcome_lines(outcomes: Sequence[Outcome], named: str) -> list[str]:
+class Account(Protocol):
+    """What is to be said of how the types were chosen."""
+
+    def lines(self) -> list[str]:
+        """In sentences."""
+
+
+def outcome_lines(done: Sequence[tuple[Outcome, Account | None]], named: str) -> list[str]:
     """The report of all outputs."""
     lines: list[str] = []
-    for outcome in outcomes:
-        lines += ["", *_one(outcome, named)] if lines else _one(outcome, named)
+    for outcome, account in done:
+        lines += ["", *_one(outcome, account, named)] if lines else _one(outcome, account, named)
     return lines
 
 
-def _one(outcome: Outcome, named: str) -> list[str]:
+def _one(outcome: Outcome, account: Account | None, named: str) -> list[str]:
     plan = outcome.plan
-    lines = [f"{named} as {plan.target.name}", *table_lines(plan)]
+    lines = [f"{named} as {_title(plan)}", *table_lines(plan)]
     if line := fallback_line(plan):
         lines.append(line)
+    lines += account.lines() if account else []
     lines += [printable(line) for line in rule_lines(plan)]
     names = ", ".join(printable(str(file)) for file in outcome.target.files)
     if outcome.seconds is None:
@@ -109,3 +117,9 @@ def _one(outcome: Outcome, named: str) -> list[str]:
     else:
         lines.append(f"{names}: {format_bytes(outcome.file_bytes)} in {format_seconds(outcome.seconds)}")
     return lines
+
+
+def _title(plan: Plan) -> str:
+    """The type, or that each tensor has one of its own."""
+    ruled = sum(tensor.elements for tensor in plan.tensors if tensor.rule is not None)
+    return "a mix of types" if 2 * ruled > plan.elements else plan.target.name

@@ -73,12 +73,15 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """weight × input. `ids` names the experts that each token uses: [experts used, tokens], where there are experts."""
+    """weight × input = output. `ids` names the experts that each token uses, [experts used, tokens], where there are
+    experts. What is written into the output's memory is what the model goes on with, where that is the host's.
+    """
 
     weight: str
     weight_shape: tuple[int, ...]
     input: Operand
     ids: Operand | None
+    output: Operand
 
 
 class Watcher:
@@ -110,7 +113,7 @@ class Watcher:
             tensor = _Tensor.from_address(address)
             if ask:
                 return tensor.op in (self._plain, self._indirect) and self._is_wanted(tensor)
-            return self._seen(_product(tensor, indirect=tensor.op == self._indirect))
+            return self._seen(_product(address, tensor, indirect=tensor.op == self._indirect))
         except BaseException as error:  # noqa: BLE001  # ctypes would print it and go on
             self._failure = error
             return False
@@ -122,13 +125,14 @@ class Watcher:
         return self._wants(_weight_name(_Tensor.from_address(tensor.src[0])))
 
 
-def _product(tensor: _Tensor, *, indirect: bool) -> Product:
+def _product(address: int, tensor: _Tensor, *, indirect: bool) -> Product:
     weight = _Tensor.from_address(tensor.src[0])
     return Product(
         weight=_weight_name(weight),
         weight_shape=tuple(weight.ne),
         input=_operand(tensor.src[1]),
         ids=_operand(tensor.src[2]) if indirect else None,
+        output=_operand(address),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmcli.base.units import format_bytes, format_count
 from llmcli.quant.plan import Plan, PlannedTensor
+from llmcli.quant.rules import CHOSEN
 from llmcli.quant.run import Outcome
 
 
@@ -76,8 +77,9 @@ def fallback_line(plan: Plan) -> str | None:
 
 
 def rule_lines(plan: Plan) -> list[str]:
-    """What each --tensor-type did."""
-    counts = Counter((t.rule, t.target_type) for t in plan.tensors if t.rule is not None)
+    """What each --tensor-type of the user did."""
+    rules = ((t.rule, t.target_type) for t in plan.tensors if t.rule is not None)
+    counts = Counter(rule for rule in rules if not rule[0].startswith(CHOSEN))
     return [
         f"--tensor-type {rule}: {format_count(count, 'tensor')} as {name}" for (rule, name), count in counts.items()
     ]

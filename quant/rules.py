@@ -17,6 +17,7 @@ from llmcli.base.text import decode_utf8, printable
 from llmcli.models.gguf_types import TYPE_IDS
 from llmcli.quant.types import parse_tensor_type
 
+CHOSEN = "chosen:"  # what the source of a rule begins with that no user has written
 _FILE_BYTES = 4 << 20
 _PATTERN_CHARACTERS = 4096
 

@@ -120,9 +120,7 @@ def make_plan(
     plan = read_plan(lines, target)
     plan = with_rules(plan, request.rules, outranked=_outranked(request))
     for rule in shadowed(plan, request.rules):
-        listener.notify(
-            f"--tensor-type {printable(rule.source)} decides nothing: rules before it fit its tensors"
-        )
+        listener.notify(f"--tensor-type {printable(rule.source)} decides nothing: rules before it fit its tensors")
     plan = with_narrow_output(plan, pure=request.pure, output_type=request.output_tensor_type)
     _check_plan(plan, source, request, weights, listener)
     return plan
@@ -248,11 +246,26 @@ def carry_out(
 ) -> Outcome:
     """Quantize one type. Raises LlmcliError; then there is no file that was not there before."""
     with work_folder(target) as folder:
-        seconds = _quantize(child, source, plan, target, request, weights, listener, folder)
-        made = tuple(folder / file.name for file in target.files)
-        _read_back(made, plan)
+        made, seconds = make(child, source, plan, target, request, weights, listener, folder)
         publish(made, target, mode=new_file_mode())
     return Outcome(plan, target, sum(file.stat().st_size for file in target.files), seconds)
+
+
+def make(
+    child: Child,
+    source: Source,
+    plan: Plan,
+    target: Target,
+    request: QuantizeRequest,
+    weights: ChosenWeights | None,
+    listener: Listener,
+    folder: Path,
+) -> tuple[tuple[Path, ...], float]:
+    """The finished files of one type, in `folder`, and the seconds it took in llama.cpp."""
+    seconds = _quantize(child, source, plan, target, request, weights, listener, folder)
+    made = tuple(folder / file.name for file in target.files)
+    _read_back(made, plan)
+    return made, seconds
 
 
 def _quantize(

@@ -269,7 +269,8 @@ def test_disks_that_are_full_or_read_only(
 
 def started(smollm2: Path, folder: Path, env: Mapping[str, str], *, group: bool = False) -> tuple[Any, int]:
     """A long run in its middle, and the process it quantizes in."""
-    command = [SCRIPT, "quantize", "-t", "1", "-q", smollm2, folder / "out.gguf", "IQ4_NL", "--allow-requantize"]
+    words = ["quantize", "-t", "1", "-q", str(smollm2), str(folder / "out.gguf"), "IQ4_NL", "--allow-requantize"]
+    command = [str(SCRIPT), *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=dict(env), start_new_session=group)
     deadline = time.monotonic() + 60
     while not list(folder.glob(f"{WORK_PREFIX}*/out.gguf")):

@@ -1,0 +1,243 @@
+"""Chooses a type for every tensor under a size, best answers first, and finds the plain type to beat.
+
+The cost of a choice is the divergence it should bring: for each tensor its sensitivity times the error of its type,
+both measured on this model. What comes out is a list of rules, as if the user had written --tensor-type for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.units import format_bytes
+from llmcli.quant.budget import Option, choose
+from llmcli.quant.child import Child
+from llmcli.quant.plan import Plan, PlannedTensor
+from llmcli.quant.request import QuantizeRequest
+from llmcli.quant.rules import CHOSEN, TensorRule
+from llmcli.quant.run import Listener, Source, make_plan
+from llmcli.quant.sensitivity import Sensitivity
+from llmcli.quant.tensor_errors import TensorErrors
+from llmcli.quant.types import (
+    FLOAT_TYPES,
+    TARGET_TYPES,
+    TargetType,
+    bits_per_weight,
+    fits,
+    nbytes,
+    needs_imatrix,
+    parse_target,
+)
+from llmcli.quant.weights import ChosenWeights
+
+# What a tensor may become, from the largest down.
+CANDIDATES = (
+    "F16",
+    "Q8_0",
+    "Q6_K",
+    "Q5_1",
+    "Q5_K",
+    "Q5_0",
+    "Q4_1",
+    "Q4_K",
+    "Q4_0",
+    "IQ4_NL",
+    "IQ4_XS",
+    "Q3_K",
+    "IQ3_S",
+    "IQ3_XXS",
+    "Q2_K",
+    "IQ2_S",
+    "IQ2_XS",
+    "IQ2_XXS",
+)
+_WIDEST, _HEADER_SPARE_BYTES = 4.5, 8 << 10
+_PLAIN = tuple(t for t in TARGET_TYPES if t.quantizes and t.name not in {"Q1_0", "Q2_0", "TQ1_0", "TQ2_0", "MXFP4_MOE"})
+_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
+
+
+class Unheard:
+    """A listener whose user does not hear of plans that are only tried."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.native_log, self.begin = listener.native_log, listener.begin
+
+    def notify(self, line: str) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What any plan should cost: its predicted divergence from the source."""
+
+    errors: TensorErrors
+    sensitivity: Sensitivity
+
+    def tensor(self, name: str, tensor_type: str) -> float:
+        """The share of one tensor."""
+        return self.sensitivity.of(name) * self.errors.error(name, tensor_type)
+
+    def plan(self, plan: Plan) -> float:
+        """The sum over the tensors that change."""
+        changed = [t for t in plan.tensors if t.changes]
+        self.errors.measure((t.name, [t.target_type]) for t in changed)
+        return sum(self.tensor(t.name, t.target_type) for t in changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A choice: the request with its rules, the plan that llama.cpp makes of it, its predicted divergence."""
+
+    request: QuantizeRequest
+    plan: Plan
+    predicted_kld: float
+
+
+def free_tensors(child: Child, source: Source, request: QuantizeRequest, listener: Listener) -> Plan:
+    """What may be chosen: the plan of Q8_0 for all, whose tensors of that type without a rule are free."""
+    quiet = replace(request, allow_requantize=True, no_fallback=False, imatrix=None)
+    return make_plan(child, source, parse_target("Q8_0"), replace(quiet, pure=True), None, Unheard(listener))
+
+
+def is_free(tensor: PlannedTensor, request: QuantizeRequest) -> bool:
+    """Whether no option or rule of the user's has settled the tensor, and it is quantized at all."""
+    settled = (tensor.name == "output.weight" and request.output_tensor_type) or (
+        tensor.name == "token_embd.weight" and request.token_embedding_type
+    )
+    return not settled and tensor.rule is None and (tensor.wanted_type == "Q8_0" or tensor.target_type == "Q8_0")
+
+
+def options_of(
+    tensor: PlannedTensor, costs: Costs, bpw: float, allowed: Sequence[str], *, matrix: bool
+) -> list[Option]:
+    """The types that this tensor may have, with sizes and costs. Its own type is one of them and costs nothing."""
+    width, rows = tensor.shape[0], tensor.elements // tensor.shape[0]
+    names = usable_types(tensor, bpw, allowed, matrix=matrix)
+    return [Option(name, nbytes(name, width, rows), costs.tensor(tensor.name, name)) for name in names]
+
+
+def usable_types(tensor: PlannedTensor, bpw: float, allowed: Sequence[str], *, matrix: bool) -> list[str]:
+    """The candidates that fit the rows, are not far from the size that is wanted, and do not need a matrix in vain."""
+    target = parse_target("Q4_K_M")
+    found = [
+        name
+        for name in allowed
+        if fits(name, tensor.shape[0])
+        and (matrix or not needs_imatrix(tensor.name, name, target))
+        and bpw - 2.5 <= bits_per_weight(name)
+        and (bits_per_weight(name) <= bpw + _WIDEST or name == "Q8_0")
+        and bits_per_weight(name) <= bits_per_weight(tensor.source_type)
+    ]
+    return list(dict.fromkeys([*found, tensor.source_type]))
+
+
+def fit(
+    child: Child,
+    source: Source,
+    request: QuantizeRequest,
+    weights: ChosenWeights | None,
+    costs: Costs,
+    free: Plan,
+    budget_bytes: int,
+    allowed: Sequence[str],
+    listener: Listener,
+) -> Fitted:
+    """The best types within `budget_bytes` of tensor data. Raises UsageError where nothing is small enough."""
+    chosen = [tensor for tensor in free.tensors if is_free(tensor, request)]
+    fixed = sum(tensor.target_bytes for tensor in free.tensors if not is_free(tensor, request))
+    elements = sum(tensor.elements for tensor in chosen)
+    bpw = (budget_bytes - fixed) * 8 / elements if elements else 0.0
+    matrix = weights is not None and bool(weights.values)
+    usable = {tensor.name: usable_types(tensor, bpw, allowed, matrix=matrix) for tensor in chosen}
+    costs.errors.measure(usable.items())
+    options = {tensor.name: options_of(tensor, costs, bpw, allowed, matrix=matrix) for tensor in chosen}
+    found = choose(options, budget_bytes - fixed)
+    if found is None:
+        least = fixed + sum(min(option.nbytes for option in each) for each in options.values())
+        raise UsageError(
+            f"{format_bytes(budget_bytes)} is too small: the smallest that these types make is {format_bytes(least)}"
+        )
+    fitted = replace(request, rules=(*request.rules, *rules_for(found)), pure=False)
+    plan = make_plan(child, source, _base(chosen, found), fitted, weights, Unheard(listener))
+    return Fitted(fitted, plan, costs.plan(plan))
+
+
+def _base(tensors: Sequence[PlannedTensor], found: Mapping[str, Option]) -> TargetType:
+    """The type that the file is labelled with: the mix of the type that most weights have."""
+    counts: Counter[str] = Counter()
+    for tensor in tensors:
+        counts[found[tensor.name].tensor_type] += tensor.elements
+    common = [name for name, _ in counts.most_common() if name not in FLOAT_TYPES]
+    mixes = {target.tensor_type: target for target in reversed(_PLAIN)}
+    return next((mixes[name] for name in common if name in mixes), parse_target("Q8_0"))
+
+
+def rules_for(found: Mapping[str, Option]) -> list[TensorRule]:
+    """Rules that give exactly these tensors these types: one for each kind of tensor and type."""
+    layers: dict[tuple[str, str], list[str]] = {}
+    rules: list[TensorRule] = []
+    for name, option in found.items():
+        if layer := _LAYER.fullmatch(name):
+            layers.setdefault((layer[2], option.tensor_type), []).append(layer[1])
+        else:
+            rules.append(_rule(f"^{re.escape(name)}$", option.tensor_type))
+    for (rest, tensor_type), numbers in layers.items():
+        rules.append(_rule(rf"^blk\.({'|'.join(numbers)})\.{re.escape(rest)}$", tensor_type))
+    return rules
+
+
+def _rule(pattern: str, tensor_type: str) -> TensorRule:
+    return TensorRule(pattern, tensor_type, f"{CHOSEN}{pattern}={tensor_type.lower()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A type that everybody could take: its plan and predicted divergence."""
+
+    target: TargetType
+    plan: Plan
+    predicted_kld: float
+
+
+def plain_types(
+    child: Child,
+    source: Source,
+    request: QuantizeRequest,
+    weights: ChosenWeights | None,
+    costs: Costs,
+    listener: Listener,
+    targets: Sequence[TargetType] = _PLAIN,
+) -> list[Plain]:
+    """Every plain type that this model can be quantized to, with what it should cost."""
+    found, unheard = [], Unheard(listener)
+    for target in targets:
+        try:
+            plan = make_plan(child, source, target, replace(request, no_fallback=False), weights, unheard)
+        except LlmcliError:
+            continue  # needs a matrix, or has no type for these rows
+        found.append((target, plan))
+    costs.errors.measure((t.name, [t.target_type]) for _, plan in found for t in plan.tensors if t.changes)
+    return [Plain(target, plan, costs.plan(plan)) for target, plan in found]
+
+
+def best_plain(found: Sequence[Plain], budget_bytes: int) -> Plain | None:
+    """The one to beat: of those within the size the one that should be best."""
+    within = [plain for plain in found if plain.plan.target_bytes <= budget_bytes]
+    return min(within, key=lambda plain: plain.predicted_kld) if within else None
+
+
+def budget(source: Source, free: Plan, *, file_bytes: int | None, bpw: float | None) -> int:
+    """The bytes of tensor data that a size of the file, or bits per weight, leave. Raises UsageError for too few."""
+    if bpw is not None:
+        return int(bpw * free.elements / 8)
+    padding = 32 * len(free.tensors)
+    left = (file_bytes or 0) - source.header_bytes - padding - _HEADER_SPARE_BYTES
+    if left <= 0:
+        raise UsageError(
+            f"{format_bytes(file_bytes or 0)} is less than the vocabulary and metadata of this model take",
+            hint="a larger --fit",
+        )
+    return left

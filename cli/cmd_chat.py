@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,6 +112,8 @@ def command(settings: Settings, /, **values: Any) -> int:
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
     native.LOG.listen(reporter.native_log)
     at_terminal = output.is_terminal(_STDIN) and output.is_terminal(_STDOUT) and not values["json"]
+    if at_terminal and not settings.dumb_terminal:  # 0.1 s of imports, hidden behind the loading of the model
+        threading.Thread(target=_warm_up_terminal, daemon=True).start()
     library = Library(settings.sessions_dir)
     name = session_name(values, library, at_terminal=at_terminal)
     held = contextlib.ExitStack()
@@ -121,6 +124,10 @@ def command(settings: Settings, /, **values: Any) -> int:
         shell = ChatShell(conversation, library, settings, reporter.notify, held)
         stack.callback(shell.close)
         return _front(shell, values, settings, reporter, at_terminal=at_terminal)
+
+
+def _warm_up_terminal() -> None:
+    import llmcli.cli.chat_terminal  # noqa: F401
 
 
 def session_name(values: Mapping[str, Any], library: Library, *, at_terminal: bool) -> str | None:

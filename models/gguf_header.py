@@ -8,11 +8,12 @@ known here (see check.py).
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from llmcli.base.errors import ModelError
 from llmcli.base.text import printable
@@ -33,10 +34,9 @@ MAX_DIMENSIONS = 4
 MAX_ALIGNMENT_BYTES = 1 << 20
 DEFAULT_ALIGNMENT_BYTES = 32
 _PLAIN_SIZE = 1 << 31
-# An entry of the tensor list behind its name, by the number of dimensions: the shape, the type, the offset …
-_ENTRIES = {count: struct.Struct(f"<{count}QIQ") for count in range(1, MAX_DIMENSIONS + 1)}
-# … and the length of the name and the number itself before them.
-_ENTRY_BYTES = {count: 8 + 4 + entry.size for count, entry in _ENTRIES.items()}
+# An entry of the tensor list without name and shape: the length of the name, the number of dimensions, type and offset.
+_FRAME_BYTES = 8 + 4 + 4 + 8
+_Kind: TypeAlias = tuple[tuple[int, ...], int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +245,11 @@ def _alignment(source: Source, metadata: Mapping[str, Any], value_types: Mapping
 
 def _read_tensors(source: Source, count: int) -> Iterator[GgufTensor]:
     names: set[str] = set()
+    # Most entries have a shape and type that another one had: what they come to is looked up by their bytes.
+    kinds: dict[bytes, _Kind | None] = {}
     for index in range(count):
-        if (tensor := _plain_tensor(source)) and tensor.name not in names:
-            source.position += _ENTRY_BYTES[len(tensor.shape)] + len(tensor.name)
+        if (tensor := _plain_tensor(source, kinds)) and tensor.name not in names:
+            source.position += _FRAME_BYTES + 8 * len(tensor.shape) + len(tensor.name)
             names.add(tensor.name)
             yield tensor
             continue
@@ -262,29 +264,37 @@ def _read_tensors(source: Source, count: int) -> Iterator[GgufTensor]:
         yield _read_tensor(source, name)
 
 
-def _plain_tensor(source: Source) -> GgufTensor | None:
+def _plain_tensor(source: Source, kinds: dict[bytes, _Kind | None]) -> GgufTensor | None:
     """The next entry where there is nothing odd about it, without a call for each of its fields; else None."""
     at, data = source.position, source.data
-    if at + 8 + MAX_NAME_BYTES + _ENTRY_BYTES[MAX_DIMENSIONS] > source.filled:
+    if at + _FRAME_BYTES + MAX_NAME_BYTES + 8 * MAX_DIMENSIONS > source.filled:
         return None
     (size,) = U64.unpack_from(data, at)
     if not 0 < size <= MAX_NAME_BYTES:
         return None
-    raw = bytes(data[at + 8 : at + 8 + size])
-    (dimensions,) = U32.unpack_from(data, at + 8 + size)
-    if not raw.isascii() or b"\0" in raw or not 0 < dimensions <= MAX_DIMENSIONS:
+    behind = at + 8 + size
+    end = behind + 8 + 8 * data[behind]
+    what = bytes(data[behind:end])
+    kind = kinds[what] if what in kinds else kinds.setdefault(what, _plain_kind(what))
+    raw = bytes(data[at + 8 : behind])
+    if kind is None or not raw.isascii() or b"\0" in raw:
         return None
-    *shape, type_id, offset = _ENTRIES[dimensions].unpack_from(data, at + 12 + size)
+    return GgufTensor(raw.decode(), kind[0], kind[1], U64.unpack_from(data, end)[0], kind[2])
+
+
+def _plain_kind(what: bytes) -> _Kind | None:
+    """(shape, type, bytes of the tensor) of the middle of an entry: number of dimensions, shape, type."""
+    (dimensions,) = U32.unpack_from(what)
+    if not 0 < dimensions <= MAX_DIMENSIONS:
+        return None
+    *shape, type_id = struct.unpack_from(f"<{dimensions}QI", what, 4)
     kind = GGML_TYPES.get(type_id)
     if kind is None or min(shape) == 0 or max(shape) > _PLAIN_SIZE or shape[0] % kind.block_elements:
         return None
-    rows = 1
-    for length in shape[1:]:
-        rows *= length
+    rows = math.prod(shape[1:])
     if rows * shape[0] >= 1 << 63:
         return None
-    nbytes = shape[0] // kind.block_elements * kind.block_bytes * rows
-    return GgufTensor(raw.decode(), tuple(shape), type_id, offset, nbytes)
+    return tuple(shape), type_id, shape[0] // kind.block_elements * kind.block_bytes * rows
 
 
 def _read_tensor(source: Source, name: str) -> GgufTensor:

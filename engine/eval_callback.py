@@ -20,6 +20,7 @@ from llmcli.engine import native
 _MAX_DIMS, _MAX_SRC, _MAX_NAME, _OP_PARAMS = 4, 10, 64, 16  # GGML_MAX_* in ggml.h; the last one in int32
 _F32 = 0  # enum ggml_type
 _MAX_OPS = 256
+LEAST_TOKENS = 16  # llama-imatrix leaves products of fewer out
 _ELEMENT_BYTES = 4  # of float32 activations and of int32 expert numbers alike
 
 
@@ -93,7 +94,7 @@ class Watcher:
     """
 
     def __init__(
-        self, wants: Callable[[str], bool], seen: Callable[[Product], bool], *, least_tokens: int = 16
+        self, wants: Callable[[str], bool], seen: Callable[[Product], bool], *, least_tokens: int = LEAST_TOKENS
     ) -> None:
         self._wants, self._seen, self._least_tokens = wants, seen, least_tokens
         self._plain, self._indirect = _operations()

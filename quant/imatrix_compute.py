@@ -19,6 +19,7 @@ from llmcli.base.text import printable
 from llmcli.base.units import format_count
 from llmcli.engine.context import AbortedError
 from llmcli.engine.engine import Reporter, find_model
+from llmcli.engine.eval_callback import LEAST_TOKENS
 from llmcli.engine.evaluator import Evaluator, Measured, open_evaluator
 from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
 from llmcli.engine.plan import Request
@@ -90,6 +91,8 @@ def compute_imatrix(
     Raises UserInterruptError after Ctrl-C, with what was computed kept for the next call; LlmcliError as the steps do.
     """
     check_window(request.plan.n_ctx or 0)
+    if request.plan.n_ubatch and request.plan.n_ubatch < LEAST_TOKENS:
+        raise UsageError(f"-ub {request.plan.n_ubatch}: products of fewer than {LEAST_TOKENS} tokens are not measured")
     flag, collector = stop or StopFlag(), Collector(process_output=request.process_output)
     inputs = check_output(request.output, request.in_files, force=request.force)
     with open_evaluator(

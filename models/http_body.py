@@ -29,7 +29,7 @@ class Body:
         self._pieces: Iterator[bytes] = response.iter_raw()
         self._response, self._timeout_s = response, timeout_s
         self._left = self.length
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._buffers: list[memoryview] = []
         self._socket: socket.socket | None = None
         self._begun = False
 
@@ -39,7 +39,10 @@ class Body:
         return self.headers.get("content-encoding", "").strip().lower() not in _PLAIN_CODINGS
 
     def read(self) -> memoryview:
-        """The next bytes, valid until the next call; empty at the end of the body or of the connection."""
+        """The next bytes, valid until the call after the next one; empty at the end of the body or of the connection.
+
+        So that one piece may still be looked at while the next one comes.
+        """
         if self._left == 0:
             return memoryview(b"")
         if self._socket is None:
@@ -47,12 +50,18 @@ class Body:
             if not self._begun:
                 self._begun, self._socket = True, self._straight()
         else:
-            size = BUFFER_BYTES if self._left is None else min(BUFFER_BYTES, self._left)
-            piece = self._buffer[: self._socket.recv_into(self._buffer[:size])]
+            buffer = self._next_buffer()[: BUFFER_BYTES if self._left is None else min(BUFFER_BYTES, self._left)]
+            piece = buffer[: self._socket.recv_into(buffer)]
         if self._left is not None:
             piece = piece[: self._left]
             self._left -= len(piece)
         return piece
+
+    def _next_buffer(self) -> memoryview:
+        if not self._buffers:
+            self._buffers = [memoryview(bytearray(BUFFER_BYTES)) for _ in range(2)]
+        self._buffers.reverse()
+        return self._buffers[0]
 
     def _straight(self) -> socket.socket | None:
         """The socket to read from after the first piece; None where the library has to do it."""

@@ -72,7 +72,7 @@ def list_repository(repo_id: str, revision: str, settings: Settings, *, reach_s:
 def _listing(client: Any, session: Any, path: str, headers: Mapping[str, str], timeout: float) -> bytes:
     with session.stream("GET", path, headers=headers, timeout=timeout, follow_redirects=True) as response:
         if response.status_code >= 400:
-            response.read()
+            response.read()  # the client looks into what the server says along with a refusal
         client.utils.hf_raise_for_status(response)
         data = bytearray()
         for piece in response.iter_bytes():

@@ -34,7 +34,14 @@ class Fetched:
     received: bool
 
 
-def download(wanted: HubFile, settings: Settings, *, progress: ProgressFactory, reach_s: float = hub.REACH_S) -> Path:
+def download(
+    wanted: HubFile,
+    settings: Settings,
+    *,
+    progress: ProgressFactory,
+    notify: Callable[[str], None] = lambda _: None,
+    reach_s: float = hub.REACH_S,
+) -> Path:
     """Fetch a file whose bytes are known beforehand into the cache; its path in there.
 
     Raises ModelError (out of reach within `reach_s`, refused, missing, other or wrong bytes), ResourceError (no
@@ -49,7 +56,7 @@ def download(wanted: HubFile, settings: Settings, *, progress: ProgressFactory, 
     slot = hub_cache.slot_of(cache, wanted.repo_id, stated.commit, file.name, stated.digest)
     if slot.present is None:
         require_free(cache, file.size_bytes - slot.half_bytes, move_with=MOVE_WITH)
-    fetched = fetch_file(wanted.repo_id, stated.commit, file, settings, progress=progress, notify=lambda _: None)
+    fetched = fetch_file(wanted.repo_id, stated.commit, file, settings, progress=progress, notify=notify)
     hub_cache.write_ref(cache, wanted.repo_id, wanted.revision, stated.commit)
     return fetched.path
 

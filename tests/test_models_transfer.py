@@ -71,7 +71,7 @@ def run(part: Path, server: Server, what: Wanted | None = None, notes: list[str]
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "PAUSES_S", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(transfer.os, "fsync", lambda _: None)
+    monkeypatch.setattr("os.fsync", lambda _: None)
 
 
 @given(cuts=strategies.lists(strategies.integers(0, len(CONTENT)), max_size=8), step=strategies.integers(1, 4000))
@@ -113,7 +113,8 @@ def test_a_whole_half_file_asks_nobody(tmp_path: Path) -> None:
 
 
 def test_a_damaged_half_file_costs_a_word_and_a_download(tmp_path: Path) -> None:
-    part, notes, server = tmp_path / "part", [], Server()
+    part, server = tmp_path / "part", Server()
+    notes: list[str] = []
     part.write_bytes(b"x" * 100)
     run(part, server, notes=notes)
     assert server.offsets == [100, 0]
@@ -121,7 +122,8 @@ def test_a_damaged_half_file_costs_a_word_and_a_download(tmp_path: Path) -> None
 
 
 def test_a_server_without_range_starts_again(tmp_path: Path) -> None:
-    part, notes = tmp_path / "part", []
+    part = tmp_path / "part"
+    notes: list[str] = []
     part.write_bytes(CONTENT[:100])
     assert run(part, Server(no_range=True), notes=notes) == DIGEST
     assert notes == ["m.gguf has changed, or its server cannot go on: fetching it from the start"]

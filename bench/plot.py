@@ -24,7 +24,13 @@ _DASHES = ("-", "--", "-.", ":")
 _SUFFIXES = (".svg", ".png")
 _INCHES, _DPI = (8.0, 4.8), 120
 # Text stays text in the SVG, and the same chart gives the same bytes.
-_STYLE = {"svg.fonttype": "none", "svg.hashsalt": "llmcli", "font.size": 11.0, "axes.grid": True, "grid.alpha": 0.3}
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "llmcli",
+    "font.size": 11.0,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+}
 
 
 @dataclass(frozen=True, slots=True)

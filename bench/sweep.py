@@ -51,7 +51,8 @@ class Candidate:
         flags = (("-t", "n_threads"), ("-b", "n_batch"), ("-ub", "n_ubatch"), ("-fa", "flash_attn"),
                  ("-ctk", "type_k"), ("-ctv", "type_v"))  # fmt: skip
         words = [f"{flag} {getattr(self, name)}" for flag, name in flags if getattr(self, name) != getattr(usual, name)]
-        words += [self.quant] * (self.quant is not None)
+        if self.quant is not None:
+            words.append(self.quant)
         return " ".join(words) or "as it is"
 
     def as_config(self, plan: RunPlan) -> dict[str, str | int]:

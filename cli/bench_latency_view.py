@@ -9,7 +9,7 @@ from typing import Any
 
 from llmcli.base.units import format_bytes, format_seconds
 from llmcli.bench.environment import machine_id
-from llmcli.bench.latency import KINDS, Kind, LatencyOptions, Point, break_even, itl_percentiles
+from llmcli.bench.latency import KINDS, Kind, LatencyOptions, Point, Request, break_even, itl_percentiles
 from llmcli.bench.plot import Chart, Series
 from llmcli.bench.process import ProcessTimes
 from llmcli.bench.stats import percentile
@@ -122,12 +122,18 @@ def _kind_table(point: Point) -> str:
     for kind in KINDS:
         requests = point.of(kind)
         if requests:
-            median = lambda name, many=requests: statistics.median(getattr(one, name) for one in many)  # noqa: E731
-            phases = [_time(median(name)) for name in ("tokenize_s", "restore_s", "prefill_s", "ttft_s", "tpot_s")]
+            phases = [
+                _time(_median(requests, name)) for name in ("tokenize_s", "restore_s", "prefill_s", "ttft_s", "tpot_s")
+            ]
             itl = [_time(one) for one in itl_percentiles(requests, (50, 90, 99)) or (None,) * 3]
-            rows.append((kind, *phases, *itl, _time(median("total_s"))))
+            rows.append((kind, *phases, *itl, _time(_median(requests, "total_s"))))
     head = ("", "tokenize", "restore", "prefill", "TTFT", "TPOT", "ITL p50", "p90", "p99", "total")
     return f"prefix of {point.prefix_tokens:,} tokens:\n" + table(head, rows)
+
+
+def _median(requests: Sequence[Request], name: str) -> float | None:
+    times = [value for one in requests if (value := getattr(one, name)) is not None]
+    return statistics.median(times) if times else None
 
 
 def _process_table(processes: Mapping[str, Sequence[ProcessTimes]]) -> str:

@@ -37,7 +37,8 @@ def test_everything(bench: Bench, model: Path, tmp_path: Path, llmcli_home: Path
     assert [one["restored_tokens"] for one in found["processes"]["cold"]] == [0, 0]
     # So small a model computes sooner than a process restores: the store may pass, and says so by restoring nothing.
     assert all(one["restored_tokens"] in (0, 64, 128) for one in found["processes"]["disk"])
-    assert all(one["prompt_tokens"] == 136 for one in found["processes"]["disk"])
+    # As text and back: BOS, and a character that the cut of the prefix went through.
+    assert all(136 <= one["prompt_tokens"] <= 144 for one in found["processes"]["disk"])
     assert all(one["start_s"] > 0 < one["first_byte_s"] for one in found["processes"]["disk"])
     texts = {node.text for node in ET.fromstring(plot.read_bytes()).iter("{http://www.w3.org/2000/svg}text")}
     assert {"cold", "prefix in memory", "prefix restored from disk", "time to first token (ms)"} <= texts

@@ -223,6 +223,11 @@ def _gpus(build: Build, gpus: tuple[Gpu, ...]) -> list[Check]:
     """One line per GPU: those that the build uses, else those of the machine."""
     if build.devices:
         return [Check("gpu", "ok", f"{_device_name(d)}, {format_bytes(d.free_bytes)} free") for d in build.devices]
+    if not gpus and build.gpu_offload:
+        message = "none is found, though the build can use one: the CPU computes everything"
+        return [
+            Check("gpu", "warn", message, "in a container give it the GPU, as with --gpus all; else nothing is lost")
+        ]
     if not gpus:
         return [Check("gpu", "ok", "none: the CPU computes everything")]
     return [_idle_gpu(build, gpu) for gpu in gpus]

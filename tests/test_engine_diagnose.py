@@ -297,3 +297,13 @@ def test_gather_reads_this_machine() -> None:
     assert found.memory.total_bytes > 0
     assert {folder.name for folder in found.folders} == {"config", "cache", "state", "data", "hub_cache"}
     assert found.terminal is TERMINAL
+
+
+def test_a_build_for_gpus_without_one() -> None:
+    build = replace(BUILD, gpu_offload=True)
+    status, message, advice = line("gpu", build=build)
+    assert (status, message) == (
+        "warn",
+        "none is found, though the build can use one: the CPU computes everything",
+    )
+    assert advice == "in a container give it the GPU, as with --gpus all; else nothing is lost"

@@ -187,6 +187,8 @@ def _in_repo(hub: HubReference, repo: Path) -> Path:
             f"{repo_id} has no {printable(hub.selector)} in the cache",
             hint=f"there is:\n{_table(files)}\nor fetch it: {_fetch_command(hub)}",
         )
+    if library.half_files(repo):
+        raise ModelError(f"the download of {repo_id} did not finish", hint=f"go on with it: {_fetch_command(hub)}")
     raise ModelError(f"no model of {repo_id} in the cache", hint=f"fetch it: {_fetch_command(hub)}")
 
 

@@ -178,7 +178,7 @@ def test_killed_midway_and_again(
     assert named() == []
     kept = half.read_bytes()
     assert kept == BIG[: len(kept)]
-    assert "no model" in refused(run_cli("run", "-m", REPO, "hi"), 3)
+    assert f"the download of {REPO} did not finish" in refused(run_cli("run", "-m", REPO, "hi"), 3)
     hub.set_fault(REPO)
     done = run_cli("pull", REPO)
     assert done.code == 0

@@ -218,6 +218,13 @@ def test_not_in_the_cache_says_what_to_type(find: Resolve, reference: str, comma
     assert f"fetch it: {command}; " in str(error.hint)
 
 
+def test_half_a_download_is_no_model(find: Resolve) -> None:
+    write(repo_folder("o/half") / "blobs" / f"{'0' * 64}.incomplete")
+    error = failure(find, "o/half:Q4_0")
+    assert error.message == "the download of o/half did not finish"
+    assert error.hint == "go on with it: llmcli pull o/half:Q4_0"
+
+
 def test_a_short_name_of_the_catalogue(find: Resolve) -> None:
     error = failure(find, "Qwen3-0.6B")
     assert error.message == "Qwen3-0.6B (unsloth/Qwen3-0.6B-GGUF) is not here"

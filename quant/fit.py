@@ -23,12 +23,12 @@ from llmcli.quant.sensitivity import Sensitivity
 from llmcli.quant.tensor_errors import TensorErrors
 from llmcli.quant.types import (
     FLOAT_TYPES,
+    NEED_IMATRIX,
     TARGET_TYPES,
     TargetType,
     bits_per_weight,
     fits,
     nbytes,
-    needs_imatrix,
     parse_target,
 )
 from llmcli.quant.weights import ChosenWeights
@@ -110,23 +110,23 @@ def is_free(tensor: PlannedTensor, request: QuantizeRequest) -> bool:
     return not settled and tensor.rule is None and (tensor.wanted_type == "Q8_0" or tensor.target_type == "Q8_0")
 
 
-def options_of(
-    tensor: PlannedTensor, costs: Costs, bpw: float, allowed: Sequence[str], *, matrix: bool
-) -> list[Option]:
-    """The types that this tensor may have, with sizes and costs. Its own type is one of them and costs nothing."""
+def options_of(tensor: PlannedTensor, costs: Costs, names: Sequence[str]) -> list[Option]:
+    """These types for a tensor, with sizes and costs."""
     width, rows = tensor.shape[0], tensor.elements // tensor.shape[0]
-    names = usable_types(tensor, bpw, allowed, matrix=matrix)
     return [Option(name, nbytes(name, width, rows), costs.tensor(tensor.name, name)) for name in names]
 
 
 def usable_types(tensor: PlannedTensor, bpw: float, allowed: Sequence[str], *, matrix: bool) -> list[str]:
-    """The candidates that fit the rows, are not far from the size that is wanted, and do not need a matrix in vain."""
-    target = parse_target("Q4_K_M")
+    """The candidates that fit the rows, are not far from the size that is wanted, and do not need a matrix in vain.
+
+    The tensor's own type is one of them: it costs nothing.
+    matrix   the tensor has an entry in an importance matrix
+    """
     found = [
         name
         for name in allowed
         if fits(name, tensor.shape[0])
-        and (matrix or not needs_imatrix(tensor.name, name, target))
+        and (matrix or name not in NEED_IMATRIX)
         and bpw - 2.5 <= bits_per_weight(name)
         and (bits_per_weight(name) <= bpw + _WIDEST or name == "Q8_0")
         and bits_per_weight(name) <= bits_per_weight(tensor.source_type)
@@ -150,10 +150,10 @@ def fit(
     fixed = sum(tensor.target_bytes for tensor in free.tensors if not is_free(tensor, request))
     elements = sum(tensor.elements for tensor in chosen)
     bpw = (budget_bytes - fixed) * 8 / elements if elements else 0.0
-    matrix = weights is not None and bool(weights.values)
-    usable = {tensor.name: usable_types(tensor, bpw, allowed, matrix=matrix) for tensor in chosen}
+    entries = weights.values if weights else {}
+    usable = {t.name: usable_types(t, bpw, allowed, matrix=t.name in entries) for t in chosen}
     costs.errors.measure(usable.items())
-    options = {tensor.name: options_of(tensor, costs, bpw, allowed, matrix=matrix) for tensor in chosen}
+    options = {tensor.name: options_of(tensor, costs, usable[tensor.name]) for tensor in chosen}
     found = choose(options, budget_bytes - fixed)
     if found is None:
         least = fixed + sum(min(option.nbytes for option in each) for each in options.values())

@@ -178,10 +178,7 @@ def verdict_lines(verdict: Verdict, goal: Goal) -> list[str]:
     if plain is None:
         return [*lines, "no plain type is as small"]
     if verdict.kld is None or verdict.plain_kld is None:
-        return [
-            *lines,
-            f"plain {plain.target.name} of {format_bytes(plain.plan.target_bytes)}: {plain.predicted_kld:.4f}",
-        ]
+        return [*lines, f"the plain type to beat is {plain.target.name}: predicted {plain.predicted_kld:.4f}"]
     size = format_bytes(plain.plan.target_bytes)
     both = f"measured divergence {verdict.kld:.4f}, plain {plain.target.name} ({size}) {verdict.plain_kld:.4f}"
     better = f"the plain {plain.target.name} is better, and is what was kept" if verdict.keeps_plain else "better"

@@ -91,8 +91,9 @@ TARGET_TYPES: tuple[TargetType, ...] = tuple(
 _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 _BY_NAME = {target.name: target for target in TARGET_TYPES}
 # Tensor types that come out as noise without an importance matrix; llama.cpp refuses them.
-_NEED_IMATRIX = frozenset({"IQ3_XXS", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_M", "IQ1_S"})
-_NEVER_NEED = frozenset({"token_embd.weight", "per_layer_token_embd.weight", "output.weight"})
+NEED_IMATRIX = frozenset({"IQ3_XXS", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_M", "IQ1_S"})
+_ABORT_WITHOUT = frozenset({"IQ2_XXS", "IQ2_XS", "IQ1_S"})  # whatever the tensor: ggml_quantize_requires_imatrix
+_SELDOM_NEED = frozenset({"token_embd.weight", "per_layer_token_embd.weight", "output.weight"})
 # Below this, an importance matrix is worth its time; measured in docs/quantize.md.
 _BITS_THAT_SUFFER = 5.0
 
@@ -164,10 +165,10 @@ def nbytes(tensor_type: str, width: int, rows: int) -> int:
 
 
 def needs_imatrix(name: str, tensor_type: str, target: TargetType) -> bool:
-    """Whether llama.cpp refuses this type for the tensor `name` without an importance matrix."""
-    if name in _NEVER_NEED:
-        return False
-    return tensor_type in _NEED_IMATRIX or (tensor_type == "Q2_K" and target.name == "Q2_K_S")
+    """Whether llama.cpp refuses this type for the tensor `name` without an importance matrix, or aborts."""
+    if name in _SELDOM_NEED:
+        return tensor_type in _ABORT_WITHOUT
+    return tensor_type in NEED_IMATRIX or (tensor_type == "Q2_K" and target.name == "Q2_K_S")
 
 
 def suffers_without_imatrix(target: TargetType) -> bool:

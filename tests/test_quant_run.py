@@ -76,6 +76,11 @@ def test_types_that_need_a_matrix_refuse_without(child: Child, wide: Path, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_output_type_that_would_abort_llama_cpp_is_refused(child: Child, wide: Path, tmp_path: Path) -> None:
+    with pytest.raises(LlmcliError, match=r"noise of output\.weight"):
+        quantize(child, wide, tmp_path / "out.gguf", "Q4_0", replace(PLAIN, output_tensor_type="IQ2_XXS"))
+
+
 FLAGS: dict[str, dict[str, Any]] = {
     "--pure Q4_K_M": {"pure": True},
     "--leave-output-tensor Q4_0": {"leave_output_tensor": True},

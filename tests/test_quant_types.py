@@ -102,10 +102,10 @@ def test_needing_a_matrix_agrees_with_llama_quantize(target: TargetType) -> None
     assert needs == (REFERENCE["wide"][target.name] is None)
 
 
-def test_embeddings_and_output_never_need_one() -> None:
-    target = parse_target("IQ1_S")
-    assert not needs_imatrix("token_embd.weight", "IQ1_S", target)
-    assert not needs_imatrix("output.weight", "IQ1_S", target)
+@pytest.mark.parametrize(("tensor_type", "needs"), [("IQ2_S", False), ("IQ3_XXS", False), ("IQ2_XXS", True)])
+def test_embeddings_and_output_need_one_only_where_ggml_aborts(tensor_type: str, needs: bool) -> None:
+    for name in ("token_embd.weight", "output.weight"):
+        assert needs_imatrix(name, tensor_type, parse_target("Q4_0")) == needs
 
 
 @pytest.mark.parametrize(("name", "suffers"), [("Q4_0", True), ("IQ4_NL", True), ("Q6_K", False), ("F16", False)])

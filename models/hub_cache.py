@@ -84,7 +84,8 @@ def link(slot: Slot) -> None:
     if not slot.blob.is_file() or os.path.realpath(slot.pointer) == os.path.realpath(slot.blob):
         return
     slot.pointer.parent.mkdir(parents=True, exist_ok=True)
-    temp = slot.pointer.with_name(f".{os.getpid()}.link")
+    # A name for each file: parts of one model are linked side by side, and each under the lock of its own bytes.
+    temp = slot.pointer.with_name(f".{slot.pointer.name}.link")
     with contextlib.suppress(FileNotFoundError):
         temp.unlink()
     try:

@@ -86,7 +86,8 @@ def _files(rows: list[Mapping[str, Any]]) -> list[RemoteFile]:
         size = lfs.get("size", row.get("size"))
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_FILE_BYTES:
             continue
-        digest = lfs.get("sha256") or lfs.get("oid") or row.get("blobId")
+        # Of a file in LFS git itself knows the pointer only, which is another file.
+        digest = lfs.get("sha256") or lfs.get("oid") if lfs else row.get("blobId")
         digest = digest if isinstance(digest, str) and is_digest(digest) else None
         found.setdefault(row["rfilename"], RemoteFile(row["rfilename"], size, digest))
     return list(found.values())

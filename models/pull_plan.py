@@ -233,6 +233,8 @@ def _plan(
     for file in model.files:
         if file.digest is None:
             raise no_checksum(repository.repo_id, file.name)
+        if not file.size_bytes:
+            raise ModelError(f"{printable(file.name)} of {repository.repo_id} is an empty file")
         slot = hub_cache.slot_of(settings.hub_cache_dir, repository.repo_id, repository.commit, file.name, file.digest)
         here = slot.present is not None
         have = file.size_bytes if here else min(slot.half_bytes, file.size_bytes)

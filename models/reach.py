@@ -17,6 +17,7 @@ from llmcli.base.errors import ModelError
 from llmcli.base.text import printable
 
 _CREDENTIALS = re.compile(r"(//)[^/@\s]*@")
+_QUERY = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 T = TypeVar("T")
 
@@ -91,8 +92,8 @@ def unreachable(host: str, proxy: str | None, error: BaseException) -> ModelErro
 
 
 def without_credentials(text: str) -> str:
-    """`text` with the user name and password of every address in it taken out."""
-    return _CREDENTIALS.sub(r"\1", text)
+    """`text` with the user name, the password and the query of every address in it taken out: any may be a secret."""
+    return _QUERY.sub(r"\1", _CREDENTIALS.sub(r"\1", text))
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -59,6 +59,20 @@ def test_a_link_to_an_older_blob_is_replaced(tmp_path: Path) -> None:
     assert old.blob.read_bytes() == b"old"
 
 
+def test_many_parts_linked_at_once_each_get_their_own_bytes(tmp_path: Path) -> None:
+    slots = [slot_of(tmp_path, "o/r", COMMIT, f"m-{n}.gguf", f"{n:064x}") for n in range(200)]
+    for slot in slots:
+        make_folders(slot)
+        slot.part.write_bytes(slot.blob.name.encode())
+    threads = [threading.Thread(target=lambda some=slots[at::8]: [place(slot) for slot in some]) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(slot.pointer.read_bytes() == slot.blob.name.encode() for slot in slots)
+    assert len(list(slots[0].pointer.parent.iterdir())) == 200
+
+
 @pytest.mark.parametrize(
     ("revision", "path"), [("main", "main"), ("refs/pr/1", "refs/pr/1"), (COMMIT, None), ("../../x", None), ("", None)]
 )

@@ -54,6 +54,7 @@ def test_what_is_left_out() -> None:
         *(row("f.gguf", 1, sha256="../../x"), row("f.gguf", 2, sha256=SHA)),
     )
     found = parse_repository(listing(*rows, gguf={"total": "many"}, id="Other/Repo"), "Own/Repo")
+    assert parse_repository(listing(row("g.gguf", size=7)), "o/r").files == (RemoteFile("g.gguf", 7, None),)
     assert found.refused == ("../../evil.gguf", "x\\x1b.gguf")
     assert found.files == (RemoteFile("f.gguf", 1, None),)  # the first of a name; a digest that is none is no path
     assert found.repo_id == "Own/Repo"

@@ -321,6 +321,11 @@ def test_hostile_names(hub: HubStub, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("evil.gguf"))
 
 
+def test_an_empty_file(hub: HubStub) -> None:
+    hub.add("o/empty", "m-Q8_0.gguf", b"")
+    assert failure(lambda: pull("o/empty")).message == "m-Q8_0.gguf of o/empty is an empty file"
+
+
 def test_a_repository_without_models(hub: HubStub) -> None:
     hub.add("o/none", "model.safetensors", b"x")
     error = failure(lambda: pull("o/none"))

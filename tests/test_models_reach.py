@@ -95,6 +95,7 @@ def test_untrusted_certificates_have_their_own_message() -> None:
 
 def test_without_credentials() -> None:
     assert without_credentials("at http://me:pass@host/x and //t@h") == "at http://host/x and //h"
+    assert without_credentials("for 'https://cdn/x?sig=secret' at 5") == "for 'https://cdn/x' at 5"
 
 
 def test_causes_ends_in_a_circle() -> None:

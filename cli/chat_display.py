@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from rich.text import Text
@@ -15,7 +16,7 @@ from llmcli.cli.chat_shell import FrontOptions
 from llmcli.cli.chat_status import Status
 from llmcli.cli.chat_turn_text import PROMPT, PROMPT_BELOW
 from llmcli.cli.chat_work import Answered, Came, Reading, Rest, Said
-from llmcli.cli.chat_wrap import in_columns
+from llmcli.cli.chat_wrap import in_columns, wrapped
 from llmcli.cli.safe_text import harmless
 from llmcli.engine.conversation import Conversation
 
@@ -42,7 +43,7 @@ class ChatDisplay:
 
     def sent(self, shown: str) -> None:
         """A turn begins: what was typed stays in the scrollback."""
-        self._screen.print(_echo(shown))
+        self._screen.print(_echo(shown, self._screen.width))
 
     def queued(self, texts: Sequence[str]) -> None:
         """The turns that wait."""
@@ -72,7 +73,7 @@ class ChatDisplay:
         if turns := conversation.history.turns:
             count = format_count(len(turns), "turn")
             rows.append(Text(f"this conversation has {count}; the last one was:", QUIET))
-            rows += [Text(), *_echo(turns[-1].user)]
+            rows += [Text(), *_echo(turns[-1].user, self._screen.width)]
             rows += AnswerView(self._look, shows_thinking=False).whole(turns[-1].text, self._screen.width)
         self._screen.print([*rows, Text()])
 
@@ -87,6 +88,8 @@ class ChatDisplay:
         self._answer.push(event.part, self._screen.width, self._screen.live_rows)
         self.status.doing = "thinking" if event.part.kind == "reasoning" else "answering"
         self.status.tok_s = event.tok_s or self.status.tok_s
+        if self.status.use:
+            self.status.use = replace(self.status.use, used_tokens=event.used_tokens)
 
     def said(self, event: Said) -> None:
         """Lines for the user."""
@@ -134,13 +137,13 @@ class ChatDisplay:
         return "styled" if self._screen.styled else "marks"
 
 
-def _echo(shown: str) -> list[Text]:
+def _echo(shown: str, width: int) -> list[Text]:
     """What the user sent, as it stays in the scrollback."""
     lines = harmless(shown).split("\n")
-    rows = [
-        Text(PROMPT_BELOW if number else PROMPT, "bold green") + Text(line)
-        for number, line in enumerate(lines[:_MOST_ECHO_LINES])
-    ]
+    rows = list[Text]()
+    for number, line in enumerate(lines[:_MOST_ECHO_LINES]):
+        prompt = Text(PROMPT_BELOW if number else PROMPT, "bold green")
+        rows += wrapped(Text(line), width, first=prompt, rest=Text("  "))
     if len(lines) > _MOST_ECHO_LINES:
         rows.append(Text(f"and {len(lines) - _MOST_ECHO_LINES:,} more lines", QUIET))
     return rows

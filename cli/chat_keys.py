@@ -39,6 +39,9 @@ class Keyed(Protocol):
     def edit_line(self) -> None:
         """Ctrl-X Ctrl-E."""
 
+    def suspend(self) -> None:
+        """Ctrl-Z."""
+
     def line_is_empty(self) -> bool:
         """Whether nothing stands in the line."""
 
@@ -69,7 +72,7 @@ def chat_keys(chat: Keyed) -> KeyBindings:
         event.app.renderer.clear()
 
     @keys.add("c-z")
-    def _(event: KeyPressEvent) -> None:
-        event.app.suspend_to_background()
+    def _(_event: KeyPressEvent) -> None:
+        chat.suspend()
 
     return keys

@@ -86,17 +86,18 @@ def read_prose(line: str, *, styled: bool) -> Prose:
     if quote := _QUOTE.match(line):
         mark = "│ " * quote.group().count(">") if styled else quote.group()
         first, offset = Text(mark, _QUIET if styled else ""), quote.end()
+    rest = first if styled else Text(" " * cells(first.plain))  # a bar goes on, a mark stands once
     if item := _ITEM.match(line, offset):
         mark = "•" if styled and item[2] in "-*+" else item[2]
         begin = Text(item[1] + mark + item[3]) if not styled else Text(item[1] + mark + " ")
         begin.expand_tabs(4)
-        rest = first + Text(" " * cells(begin.plain))
-        return Prose(first + begin, rest, line[item.end() :], item.end(), is_item=True, styled=styled)
+        hang = rest + Text(" " * cells(begin.plain))
+        return Prose(first + begin, hang, line[item.end() :], item.end(), is_item=True, styled=styled)
     space = _SPACE.match(line, offset)
     indent = Text(space.group() if space else "")
     indent.expand_tabs(4)
     end = offset + len(space.group() if space else "")
-    return Prose(first + indent, first + indent, line[end:], end, styled=styled)
+    return Prose(first + indent, rest + indent, line[end:], end, styled=styled)
 
 
 def follow_up(line: str, of: Prose) -> Prose:

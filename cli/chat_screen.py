@@ -53,7 +53,7 @@ class ChatScreen:
             input=ChatInput(utf8_stream(0, "r")),
             output=self._out,
         )
-        self.app.after_render += self._release
+        self.app.after_render += self.release
 
     @property
     def width(self) -> int:
@@ -98,11 +98,8 @@ class ChatScreen:
         self._status = text
         self.app.invalidate()
 
-    def close(self) -> None:
-        """Send what was held back when the application ended."""
-        self._release(None)
-
-    def _release(self, _app: object) -> None:
+    def release(self, _app: object = None) -> None:
+        """Send what is held back: it is drawn, or something else is about to use the terminal."""
         self._out.held = False
         self._out.flush()
 

@@ -65,7 +65,7 @@ class ChatTerminal:
             Said: self._display.said,
             Answered: self._display.answered,
             Rest: self._rest,
-            Broken: lambda event: self._screen.app.exit(exception=event.error),
+            Broken: lambda event: self._fail(event.error),
         }
         self._events: collections.deque[Event] = collections.deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,7 +83,7 @@ class ChatTerminal:
             return 0
         finally:
             self._loop = None
-            self._screen.close()
+            self._screen.release()
             self._work.close()
 
     def note(self, line: str) -> None:
@@ -166,6 +166,7 @@ class ChatTerminal:
 
         async def run() -> None:
             new = None
+            self._screen.release()
             try:
                 new = await run_in_terminal(lambda: edited(text, self._options.settings))
             except LlmcliError as error:
@@ -228,6 +229,11 @@ class ChatTerminal:
         """Ctrl-X Ctrl-E: what stands in the line, in the user's editor."""
         self._edit(self._editor.whole(), replaces=False)
 
+    def suspend(self) -> None:
+        """Ctrl-Z: back to the shell, for now."""
+        self._screen.release()
+        self._screen.app.suspend_to_background()
+
     def line_is_empty(self) -> bool:
         """Whether nothing stands in the line."""
         return not self._editor.text
@@ -256,9 +262,11 @@ class ChatTerminal:
 
     def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A bug in a callback of the loop."""
-        error = context.get("exception")
+        self._fail(context.get("exception") or RuntimeError(str(context.get("message"))))
+
+    def _fail(self, error: BaseException) -> None:
         if not self._screen.app.is_done:
-            self._screen.app.exit(exception=error or RuntimeError(str(context.get("message"))))
+            self._screen.app.exit(exception=error)
 
     def _ended(self, number: signal.Signals) -> None:
         """SIGTERM or SIGHUP."""

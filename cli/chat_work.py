@@ -31,10 +31,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A part of the answer, and how fast it comes; None where that cannot be said yet."""
+    """A part of the answer, how fast it comes (None where that cannot be said yet), and the tokens up to it."""
 
     part: Part
     tok_s: float | None
+    used_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class ChatWork:
             now = time.monotonic()
             first_s = first_s or now
             rate = (reply.completion_tokens - 1) / (now - first_s) if now - first_s > _RATE_AFTER_S else None
-            self._post(Came(part, rate))
+            self._post(Came(part, rate, reply.prompt_tokens + reply.completion_tokens))
         self._post(Answered(reply))
 
     def _settle(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmcli.cli.chat_input import PasteSplitter, Piece
@@ -31,6 +31,7 @@ def test_keys_and_a_paste() -> None:
 PARTS = ["a", "\r", "\x1b[A", f"{BEGIN}p\rq\x1b[2{END}", f"{BEGIN}{END}"]
 
 
+@settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(PARTS), max_size=8), st.data())
 def test_where_it_is_cut_does_not_matter(parts: list[str], data: st.DataObject) -> None:
     text = "".join(parts)

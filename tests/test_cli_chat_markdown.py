@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
@@ -156,6 +156,7 @@ def text_of(source: str) -> Counter[str]:
     return Counter(character for character in source if character not in MARKS)
 
 
+@settings(deadline=None, max_examples=400)
 @given(MARKDOWN, st.integers(8, 60), st.integers(2, 9))
 def test_every_visible_character_appears(pieces: list[str], width: int, most_rows: int) -> None:
     source = "".join(pieces)
@@ -165,6 +166,7 @@ def test_every_visible_character_appears(pieces: list[str], width: int, most_row
         assert [c for c in seen if c.isalnum()] == [c for c in source if c.isalnum()]
 
 
+@settings(deadline=None, max_examples=400)
 @given(MARKDOWN, st.integers(8, 60), st.integers(2, 9))
 def test_without_styles_every_character_appears_in_order(pieces: list[str], width: int, most_rows: int) -> None:
     source = "".join(pieces).replace("|", "")
@@ -174,12 +176,14 @@ def test_without_styles_every_character_appears_in_order(pieces: list[str], widt
         assert "".join(seen.split()) == "".join(source.split())
 
 
+@settings(deadline=None, max_examples=400)
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]) | st.sampled_from("\n *`|")))
 def test_any_text_survives(source: str) -> None:
     seen = "".join(row.plain for row in rendered([source], 20))
     assert text_of("".join(seen.split())) == text_of("".join(source.split()))
 
 
+@settings(deadline=None, max_examples=400)
 @given(MARKDOWN)
 def test_pieces_look_like_the_whole(pieces: list[str]) -> None:
     """Where no line is long enough to be given out in parts, how the text came does not matter."""

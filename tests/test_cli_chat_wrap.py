@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
@@ -16,6 +16,7 @@ def rows(text: str, breaks: list[int]) -> list[str]:
     return [text[a:b] for a, b in zip([0, *breaks], [*breaks, len(text)], strict=True)]
 
 
+@settings(deadline=None, max_examples=300)
 @given(TEXT, st.integers(8, 20))
 def test_rows_fit_and_nothing_is_lost(text: str, width: int) -> None:
     for breaks in (word_breaks(text, width), fold_breaks(text, width)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmcli.cli.safe_text import SafeText, harmless
@@ -38,6 +38,7 @@ def test_everything_else_passes(text: str) -> None:
     assert harmless(text) == text
 
 
+@settings(deadline=None)
 @given(st.text(st.one_of(st.characters(), st.sampled_from(DRIVERS))))
 def test_no_control_character_is_left(text: str) -> None:
     shown = harmless(text)
@@ -46,6 +47,7 @@ def test_no_control_character_is_left(text: str) -> None:
     assert shown.count("\n") == text.count("\n")
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.sampled_from("ab\r\n\x1b"), max_size=4)))
 def test_pieces_give_what_the_whole_gives(pieces: list[str]) -> None:
     stream = SafeText()

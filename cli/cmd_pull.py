@@ -132,6 +132,8 @@ def _pull(plan: PullPlan, fit: Fit, values: Mapping[str, Any], settings: Setting
         pulled = carry_out(plan, settings, progress=progress, notify=progress.say)
     except (KeyboardInterrupt, UserInterruptError):
         raise UserInterruptError("interrupted; what came is kept", hint="the same command goes on from there") from None
+    finally:
+        progress.clear()
     if values["json"]:
         output.write_json(result_json(plan, pulled, fit))
     else:

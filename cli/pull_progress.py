@@ -40,8 +40,13 @@ class PullProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
-        self._display = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Take the bars off the screen: what is printed next stands on a line of its own."""
+        with self._lock:
+            self._stack.close()
+            self._display = None
 
     @contextlib.contextmanager
     def __call__(self, title: str, total_bytes: int | None) -> Iterator[Progress]:
@@ -104,17 +109,25 @@ def _display() -> Any:
         BarColumn,
         DownloadColumn,
         Progress,
+        ProgressColumn,
         TextColumn,
         TimeRemainingColumn,
-        TransferSpeedColumn,
     )
     from rich.table import Column
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """In the units of the sizes beside it."""
+
+        def render(self, task: Any) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{format_bytes(int(speed))}/s" if speed else "")
 
     return Progress(
         TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=2)),
         BarColumn(bar_width=None, table_column=Column(ratio=1)),
         DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        Rate(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

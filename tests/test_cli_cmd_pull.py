@@ -235,10 +235,11 @@ def test_a_bar_on_a_terminal_and_a_line_when_done(hub: HubStub, open_terminal: O
     hub.add(REPO, FILE, BIG)
     hub.set_fault(REPO, slow=2 << 20)
     with open_terminal("pull", REPO, columns=120) as terminal:
-        terminal.read_until("MB/s")
+        terminal.read_until("MiB/s")
         terminal.read_until(", checked")
-        terminal.read_until(FILE)
         assert terminal.wait() == 0
+        # On its own line: behind what takes the bars off, and before nothing.
+        assert re.search(rb"\x1b\[\?25h\r/\S+" + FILE.encode() + rb"\r\n\Z", terminal.screen)
 
 
 def test_ctrl_c_at_a_terminal(hub: HubStub, open_terminal: OpenTerminal) -> None:

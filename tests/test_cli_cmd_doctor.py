@@ -166,7 +166,8 @@ def test_a_hub_behind_a_dead_proxy_is_a_warning(run_cli: RunCli, model_folder: P
 def test_a_build_that_dies_of_an_illegal_instruction(run_cli: RunCli, model_folder: Path, tmp_path: Path) -> None:
     """A package in front of the real one, whose library kills whoever loads it: the doctor lives, and says so."""
     package = tmp_path / "llama_cpp"
-    package.mkdir()
+    (package / "lib").mkdir(parents=True)
+    (package / "lib" / "libllama.so").write_bytes(b"")
     (package / "__init__.py").write_text("")
     (package / "llama_cpp.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     done = run_cli("doctor", "--quick", env={"PYTHONPATH": str(tmp_path)})

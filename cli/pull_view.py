@@ -34,7 +34,7 @@ def remarks(plan: PullPlan, fit: Fit) -> Iterator[str]:
     if plan.reason:
         yield plan.reason
     if plan.problem:
-        yield f"warning: it may not run here: {plan.problem}"
+        yield f"warning: {plan.problem}"
     if not fit.fits:
         yield f"warning: it does not fit this machine: it needs {fit.words}; it will be slow, or fail"
     if any(file.digest is None for file in plan.files):

@@ -25,6 +25,10 @@ _MAX_WAIT_S = 24 * 3600
 _FOREIGN_NUMBERS = {"SSLError", "gaierror"}
 
 
+class RefusedError(ModelError):
+    """The hub's answer was no, and will be no the next time: gated, private, missing, no right to it."""
+
+
 class TransientError(ModelError):
     """A failure that may be gone on the next try; `wait_s` is how long the server asks to wait, None: it does not."""
 
@@ -135,30 +139,30 @@ def _refusal(
     answers = [getattr(link, "response", None) for link in chain]
     status = next((answer.status_code for answer in answers if answer is not None), None)
     if "GatedRepoError" in names and has_token:
-        return ModelError(f"your token has no access to {repo}", hint=f"ask for access at {page}")
+        return RefusedError(f"your token has no access to {repo}", hint=f"ask for access at {page}")
     if "GatedRepoError" in names:
-        return ModelError(
+        return RefusedError(
             f"{repo} is gated and there is no token", hint=f"accept its terms at {page}, then set HF_TOKEN"
         )
     if "RepositoryNotFoundError" in names or (status == 401 and not has_token):
         hint = "check the name; a private repository needs a token that may read it (HF_TOKEN)"
-        return ModelError(f"the hub has no repository {repo}, or it is private", hint=hint)
+        return RefusedError(f"the hub has no repository {repo}, or it is private", hint=hint)
     if "RevisionNotFoundError" in names and revision is not None:
-        return ModelError(
+        return RefusedError(
             f"{repo} has no revision {printable(revision)}", hint=f"a branch, a tag or a commit: see {page}/tree/main"
         )
     if names & {"RevisionNotFoundError", "RemoteEntryNotFoundError"}:
-        return ModelError(f"{repo} has no file {file}", hint=f"see what there is at {page}/tree/main")
+        return RefusedError(f"{repo} has no file {file}", hint=f"see what there is at {page}/tree/main")
     if "DisabledRepoError" in names:
-        return ModelError(f"the hub has switched {repo} off", hint=f"see {page}")
+        return RefusedError(f"the hub has switched {repo} off", hint=f"see {page}")
     if status == 401:
-        return ModelError("the hub does not accept your token", hint="renew or unset HF_TOKEN")
+        return RefusedError("the hub does not accept your token", hint="renew or unset HF_TOKEN")
     if status == 403:
-        return ModelError(f"the hub refuses {repo}: 403", hint=f"check what your token may read, and {page}")
+        return RefusedError(f"the hub refuses {repo}: 403", hint=f"check what your token may read, and {page}")
     if status is not None and (trouble := in_trouble(status, "the hub", repo, _headers(answers))):
         return trouble
     if status is not None:
-        return ModelError(f"the hub answers {status} for {repo}", hint=f"check the name at {page}")
+        return RefusedError(f"the hub answers {status} for {repo}", hint=f"check the name at {page}")
     return None
 
 

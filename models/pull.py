@@ -19,12 +19,21 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models import default_model, hub_cache, hub_fetch, pull_url
 from llmcli.models.catalogue import CATALOGUE, well_known
+from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_header import read_header_from
 from llmcli.models.hub_listing import RemoteFile
 from llmcli.models.identity import remember_digests
 from llmcli.models.place import require_free
 from llmcli.models.progress import ProgressFactory
-from llmcli.models.pull_plan import Chooser, PlannedFile, PullPlan, State, facts_or_problem, plan_from_hub
+from llmcli.models.pull_plan import (
+    Chooser,
+    PlannedFile,
+    PullPlan,
+    State,
+    facts_or_problem,
+    plan_from_hub,
+    would_not_run,
+)
 from llmcli.models.pull_url import WebFile
 from llmcli.models.reference import HubReference, parse_hub, quant_of
 from llmcli.models.remote_header import RemoteSource
@@ -221,13 +230,7 @@ def _plan_from_web(asked: str, url: str, options: PullOptions, settings: Setting
     if options.sha256 and len(urls) > 1:
         raise UsageError("--sha256 is the digest of one file, and this model has several parts")
     found = [pull_url.look(one, settings) for one in urls]
-    try:
-        sources = [
-            RemoteSource(f.name, f.size_bytes, partial(pull_url.read_range, f, settings)) for f in found if f.size_bytes
-        ]
-        facts, problem = facts_or_problem([read_header_from(source) for source in sources])
-    except (ModelError, IndexError) as error:
-        facts, problem = None, error.message if isinstance(error, ModelError) else None
+    facts, problem = _facts_from_web(found, settings)
     return PullPlan(
         reference=asked,
         source=printable(urlsplit(url).hostname or ""),
@@ -243,6 +246,22 @@ def _plan_from_web(asked: str, url: str, options: PullOptions, settings: Setting
         problem=problem,
         reason=None,
     )
+
+
+def _facts_from_web(files: Sequence[WebFile], settings: Settings) -> tuple[ModelFacts | None, str | None]:
+    """The facts of the model, or why there are none; a server that does not tell sizes leaves both open."""
+    sized = [(file, file.size_bytes) for file in files if file.size_bytes]
+    if len(sized) < len(files):
+        return None, None
+    try:
+        return facts_or_problem(
+            [
+                read_header_from(RemoteSource(file.name, size, partial(pull_url.read_range, file, settings)))
+                for file, size in sized
+            ]
+        )
+    except ModelError as error:
+        return None, would_not_run(error)
 
 
 def _planned(file: WebFile, sha256: str | None, settings: Settings) -> PlannedFile:

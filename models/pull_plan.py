@@ -18,6 +18,7 @@ from llmcli.models import hub, hub_cache
 from llmcli.models.check import check_headers
 from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_header import GgufHeader
+from llmcli.models.hub_errors import RefusedError, TransientError
 from llmcli.models.hub_fetch import MOVE_WITH, no_checksum
 from llmcli.models.hub_listing import Repository
 from llmcli.models.kind import check_companion
@@ -200,12 +201,16 @@ def _facts(
     """The facts, or why there are none: a file that cannot be run here is fetched all the same, after a word.
 
     companions   a projector and the like is wanted too. Else its header gives it away, whatever its name says
-    Raises NotAModelError for one that is not.
+    Raises NotAModelError for one that is not, RefusedError where the hub lists the file and will not send it.
     """
     try:
         headers = remote_headers(repository.repo_id, repository.commit, model.files, settings)
+    except RefusedError:
+        raise
+    except TransientError as error:
+        return None, f"its header could not be read: {error.message}"
     except ModelError as error:
-        return None, error.message
+        return None, would_not_run(error)
     if not companions:
         check_companion(headers[0])
     return facts_or_problem(headers)
@@ -216,7 +221,12 @@ def facts_or_problem(headers: Sequence[GgufHeader]) -> tuple[ModelFacts | None, 
     try:
         return check_headers(headers, need_vocabulary=False), None
     except ModelError as error:
-        return None, error.message
+        return None, would_not_run(error)
+
+
+def would_not_run(error: ModelError) -> str:
+    """The problem with a model that can be fetched and is of no use here."""
+    return f"it would not run here: {error.message}"
 
 
 def _plan(

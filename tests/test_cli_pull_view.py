@@ -46,7 +46,7 @@ def test_remarks_and_the_dry_run(tmp_path: Path) -> None:
     fit = fit_of(found.size_bytes, None, MEMORY)
     assert list(remarks(found, fit)) == [
         "it is the best",
-        "warning: it may not run here: an unknown architecture",
+        "warning: an unknown architecture",
         f"warning: it does not fit this machine: it needs {fit.words}; it will be slow, or fail",
     ]
     text = plan_text(found, fit)

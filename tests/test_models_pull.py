@@ -222,6 +222,7 @@ def test_wrong_bytes_never_get_a_name_and_the_next_try_succeeds(
         ({"status": 401}, "no repository Own/Tiny-GGUF, or it is private", "HF_TOKEN"),
         ({"status": 403}, "refuses Own/Tiny-GGUF: 403", "token"),
         ({"gated": True}, "is gated and there is no token", "accept its terms"),
+        ({"gated_files": True}, "is gated and there is no token", "accept its terms"),
         ({"status": 404}, "404 for Own/Tiny-GGUF", "check the name"),
         ({"status": 429, "retry_after": 120}, "no more requests for now: 429", "wait 2 min"),
         ({"status": 500}, "answers 500", "later"),
@@ -319,6 +320,23 @@ def test_hostile_names(hub: HubStub, tmp_path: Path) -> None:
         with pytest.raises(ModelError):
             pull(f"o/evil:{name}")
     assert not list(tmp_path.rglob("evil.gguf"))
+
+
+def test_a_gated_file_is_told_in_the_plan(hub: HubStub) -> None:
+    hub.set_fault(REPO, gated_files=True)
+    assert failure(lambda: plan(REPO)).message == f"{REPO} is gated and there is no token"
+
+
+def test_a_server_in_trouble_does_not_stop_the_plan(hub: HubStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llmcli.models import hub as client
+    from llmcli.models.hub_errors import TransientError
+
+    def broken(*_: object) -> bytes:
+        raise TransientError("the hub answers 503")
+
+    monkeypatch.setattr(client, "read_range", broken)
+    assert plan(REPO).problem == "its header could not be read: the hub answers 503"
+    monkeypatch.undo()
 
 
 def test_an_empty_file(hub: HubStub) -> None:

@@ -19,7 +19,7 @@ _BEGIN, _END = "\x1b[200~", "\x1b[201~"
 _READ_BYTES = 1 << 16
 # Nobody types a kilobyte between two reads: this is a paste into a terminal that does not mark pastes.
 _BURST_CHARACTERS = 1000
-_BURST_PAUSE_S = 0.1
+_BURST_PAUSE_S = 0.3
 
 
 class Piece(NamedTuple):

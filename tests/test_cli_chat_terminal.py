@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -160,6 +161,18 @@ def test_ten_megabytes_pasted(start_chat: StartChat, hello: Path) -> None:
         person.says("hi")
         assert "> hi\nHello world\n" in person.waits_until_idle()
         assert person.leaves() == 0
+
+
+def test_a_paste_that_the_terminal_does_not_mark(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        person.terminal.send(b"lorem\r" * 300)  # fits one read
+        person.waits_for("> [paste 1: 301 lines, 1.8 KiB]")
+        person.terminal.pump(0.5)
+        assert "Hello" not in person.sees
+        person.types(CTRL_C)
+        person.waits_for("> a message")
+        person.says("hi")
+        assert person.waits_until_idle().count("Hello world") == 1
 
 
 def test_a_long_paste_reaches_the_model_whole(start_chat: StartChat, hello: Path) -> None:
@@ -336,9 +349,13 @@ def test_ctrl_c_while_the_prompt_is_read(start_chat: StartChat, smollm2_path: Pa
         assert person.leaves() == 0
 
 
-@pytest.mark.parametrize("end", ["Ctrl-D", "/exit", "/bye", "typed ahead", "Ctrl-C", "SIGTERM", "SIGHUP", "a bug"])
+@pytest.mark.parametrize(
+    "end", ["Ctrl-D", "/exit", "/bye", "typed ahead", "Ctrl-C", "kill -INT", "SIGTERM", "SIGHUP", "a bug"]
+)
 def test_the_terminal_is_as_it_was(end: str, open_terminal: OpenTerminal, long: Path, tmp_path: Path) -> None:
-    code = {"Ctrl-C": 130, "SIGTERM": -signal.SIGTERM, "SIGHUP": -signal.SIGHUP, "a bug": 1}.get(end, 0)
+    code = {"Ctrl-C": 130, "kill -INT": 130, "SIGTERM": -signal.SIGTERM, "SIGHUP": -signal.SIGHUP, "a bug": 1}.get(
+        end, 0
+    )
     with _broken_chat(long) if end == "a bug" else open_terminal("chat", "-t", "1", "-m", long) as terminal:
         before = terminal.modes()
         person = Person(terminal, 24, 80)
@@ -357,6 +374,10 @@ def test_the_terminal_is_as_it_was(end: str, open_terminal: OpenTerminal, long: 
             person.says(end)
         elif end == "a bug":
             person.says("hi")
+        elif end == "kill -INT":
+            for hint in ("Ctrl-C again", ""):
+                terminal.kill(signal.SIGINT)
+                person.waits_for(hint)
         else:
             person.types(CTRL_D)
         assert terminal.wait() == code
@@ -469,3 +490,10 @@ def test_an_unknown_terminal(start_chat: StartChat, hello: Path) -> None:
     with start_chat(hello, env={"TERM": "nonesuch"}) as person:
         person.says("hi")
         assert "Hello world" in person.waits_until_idle()
+
+
+def test_only_a_chat_at_a_terminal_loads_the_line_editor() -> None:
+    modules = "llmcli.cli.cmd_chat, llmcli.cli.chat_pipe, llmcli.cli.chat_dumb"
+    source = f"import sys, {modules}; print([m for m in ('prompt_toolkit', 'rich', 'asyncio') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -32,7 +32,7 @@ from llmcli.models.pull_plan import (
     State,
     facts_or_problem,
     plan_from_hub,
-    would_not_run,
+    problem_of,
 )
 from llmcli.models.pull_url import WebFile
 from llmcli.models.reference import HubReference, parse_hub, quant_of
@@ -261,7 +261,7 @@ def _facts_from_web(files: Sequence[WebFile], settings: Settings) -> tuple[Model
             ]
         )
     except ModelError as error:
-        return None, would_not_run(error)
+        return None, problem_of(error)
 
 
 def _planned(file: WebFile, sha256: str | None, settings: Settings) -> PlannedFile:

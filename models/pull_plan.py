@@ -207,10 +207,8 @@ def _facts(
         headers = remote_headers(repository.repo_id, repository.commit, model.files, settings)
     except RefusedError:
         raise
-    except TransientError as error:
-        return None, f"its header could not be read: {error.message}"
     except ModelError as error:
-        return None, would_not_run(error)
+        return None, problem_of(error)
     if not companions:
         check_companion(headers[0])
     return facts_or_problem(headers)
@@ -221,11 +219,13 @@ def facts_or_problem(headers: Sequence[GgufHeader]) -> tuple[ModelFacts | None, 
     try:
         return check_headers(headers, need_vocabulary=False), None
     except ModelError as error:
-        return None, would_not_run(error)
+        return None, problem_of(error)
 
 
-def would_not_run(error: ModelError) -> str:
-    """The problem with a model that can be fetched and is of no use here."""
+def problem_of(error: ModelError) -> str:
+    """What is wrong with a model that can be fetched, as far as its header tells."""
+    if isinstance(error, TransientError):
+        return f"its header could not be read: {error.message}"
     return f"it would not run here: {error.message}"
 
 

@@ -336,7 +336,6 @@ def test_a_server_in_trouble_does_not_stop_the_plan(hub: HubStub, monkeypatch: p
 
     monkeypatch.setattr(client, "read_range", broken)
     assert plan(REPO).problem == "its header could not be read: the hub answers 503"
-    monkeypatch.undo()
 
 
 def test_an_empty_file(hub: HubStub) -> None:

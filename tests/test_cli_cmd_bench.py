@@ -279,3 +279,14 @@ def test_baseline(bench: Bench, model: Path, tmp_path: Path) -> None:
     assert "slower" in bad.err  # the comparison, beside rows that are data
     assert "--baseline FILE" in refused(bench(*args, "--fail-if", "pp<-5%"), 2)
     assert "is not a limit" in refused(bench(*args, "--baseline", "x", "--fail-if", "pp"), 2)
+
+
+def test_measuring_needs_no_numpy(run_cli: RunCli, model: Path, tmp_path: Path) -> None:
+    """Nor scipy and matplotlib: what takes half a second to load is for those who compare and draw."""
+    for name in ("numpy", "scipy", "matplotlib"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError({name!r})\n")
+    done = run_cli("bench", "-m", model, *QUICK, env={"PYTHONPATH": str(tmp_path)})
+    assert (done.code, done.err) == (0, "")
+    done = run_cli("bench", "history", env={"PYTHONPATH": str(tmp_path)})
+    assert (done.code, done.err) == (0, "")
+    assert "tg4" in done.out

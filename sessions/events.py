@@ -135,19 +135,20 @@ class Replay:
         self.ids_known = False
 
     def _turn(self, fields: Mapping[str, Any]) -> None:
-        text = _text(fields, "text")
+        text, kept = _text(fields, "text"), _count(fields, "kept_tokens")
         turn = Turn(
             user=_text(fields, "user"),
             text=text,
             reasoning=_text(fields, "reasoning", ""),
             content=_text(fields, "content", text),
-            prompt_ids=(*self._kept(_count(fields, "kept_tokens")), *_ids(fields, "prompt_ids")),
+            prompt_ids=(*self._kept(kept), *_ids(fields, "prompt_ids")),
             completion_ids=_ids(fields, "completion_ids"),
             finish_reason=_text(fields, "finish_reason"),
             system=self.history.system,
             hidden=self.history.hidden,
             at=_text(fields, "at"),
         )
+        self.ids_known = self.ids_known or not kept  # one that keeps nothing stands for itself
         self.history.add(turn if self.ids_known else turn.without_ids())
 
     def _kept(self, count: int) -> tuple[int, ...]:

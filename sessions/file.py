@@ -57,6 +57,11 @@ class Reading:
         return self._replay.header
 
     @property
+    def ids_known(self) -> bool:
+        """Whether the next turn can be written as its difference to the one before."""
+        return self._replay.ids_known
+
+    @property
     def history(self) -> History:
         """What still stands of the conversation."""
         return self._replay.history
@@ -107,10 +112,11 @@ class SessionLog:
         self.warnings: list[str] = []
         self._size: int | None = None
         self._waiting: list[bytes] = []
+        self._counts_on = True  # False behind a damaged line: the next turn is written whole
         if path and path.exists():
             found = Reading(path)
             self.header, self.history, self.warnings = found.header, found.history, found.warnings
-            self._size = found.sound_bytes
+            self._size, self._counts_on = found.sound_bytes, found.ids_known
 
     def begin(self, header: Header) -> None:
         """What a new session is with."""
@@ -119,7 +125,8 @@ class SessionLog:
 
     def add(self, turn: Turn) -> None:
         """A turn has ended: it is on disk when this returns. Raises ResourceError; a later call writes it then."""
-        before = self.history.turns[-1] if self.history.turns else None
+        before = self.history.turns[-1] if self.history.turns and self._counts_on else None
+        self._counts_on = True
         self.history.add(turn)
         self._append(turn_line(turn, before))
 

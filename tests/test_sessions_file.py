@@ -104,7 +104,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(_STEPS)
 def test_any_conversation_survives_writing_reopening_and_copying(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[object, ...]]
@@ -258,3 +258,31 @@ def test_a_session_as_bytes_is_a_session(log: SessionLog, tmp_path: Path) -> Non
     path = tmp_path / "t.jsonl"
     path.write_bytes(session_bytes(HEADER, log.history))
     assert Reading(path).history == log.history
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_bytes_do_more_than_be_refused_or_left_out(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed.jsonl"
+    path.unlink(missing_ok=True)
+    log = new(path)
+    log.add(turn(log, "one"))
+    log.hide(0, 1)
+    log.add(turn(log, "two"))
+    log.undo(1)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    path.write_bytes(content)
+    try:
+        again = SessionLog(path)
+    except SessionDamagedError:
+        assert path.read_bytes() == content
+        return
+    assert all(one.prompt_ids == () or max(one.prompt_ids) < 1 << 31 for one in again.history.turns)
+    if again.header is not None:
+        again.add(turn(again, "three"))
+        assert Reading(path).history == again.history

@@ -127,6 +127,9 @@ def _pull(plan: PullPlan, fit: Fit, values: Mapping[str, Any], settings: Setting
     progress.say(headline(plan))
     for line in remarks(plan, fit):
         progress.say(line)
+    if values["verbose"]:
+        for file in plan.files:
+            progress.say(f"{file.name}: {file.digest or 'no digest stated'}, to {file.path}")
     progress.had = {file.name: file.have_bytes for file in plan.files if file.state == "half"}
     try:
         pulled = carry_out(plan, settings, progress=progress, notify=progress.say)

@@ -130,14 +130,6 @@ def remove_outdated_parts(cache: Path, repo_id: str, current: Iterable[str]) -> 
                     (folder / "blobs" / name).unlink()
 
 
-def remove_if_empty(cache: Path, repo_id: str) -> None:
-    """Take away the folders of a repository of which nothing came."""
-    folder = repo_folder(cache, repo_id)
-    for path in (folder / "blobs", folder):
-        with contextlib.suppress(OSError):
-            path.rmdir()
-
-
 def free_bytes(folder: Path) -> int | None:
     """Free space on the disk of `folder`, which need not exist yet; None where the disk does not tell."""
     while not os.path.exists(folder) and folder != folder.parent:

@@ -18,7 +18,7 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_seconds
 from llmcli.models.place import as_disk_error
-from llmcli.models.reach import causes, class_names, proxy_for, reason_of, unreachable
+from llmcli.models.reach import causes, class_names, proxy_for, reason_of, unreachable, untrusted
 
 _MAX_WAIT_S = 24 * 3600
 # OSErrors whose numbers are not the system's: 1 of the TLS library is not "operation not permitted".
@@ -66,10 +66,10 @@ def as_llmcli_error(
         return ModelError(f"{repo} is not the name of a repository", hint="write it as owner/repo")
     if "OfflineModeIsEnabled" in names:
         return ModelError("the network is switched off", hint="unset HF_HUB_OFFLINE and LLMCLI_OFFLINE")
-    if fetching:
+    if fetching and not untrusted(error):
         return broke_off(file, reason_of(error))
     target = urlsplit(settings.hub_endpoint)
-    host = target.hostname or where
+    host = _asked_host(chain) or target.hostname or where
     return unreachable(host, proxy_for(target.scheme, host), error)
 
 
@@ -163,6 +163,16 @@ def _refusal(
         return trouble
     if status is not None:
         return RefusedError(f"the hub answers {status} for {repo}", hint=f"check the name at {page}")
+    return None
+
+
+def _asked_host(chain: list[BaseException]) -> str | None:
+    """The host that the failed request went to, which after a redirect is not the hub."""
+    for link in chain:
+        try:
+            return str(link.request.url.host)  # type: ignore[attr-defined]
+        except (AttributeError, RuntimeError):  # the library raises RuntimeError where there was no request
+            continue
     return None
 
 

@@ -29,7 +29,7 @@ from llmcli.models.hub_listing import is_safe_name
 from llmcli.models.library import own_folder
 from llmcli.models.place import as_disk_error
 from llmcli.models.progress import ProgressFactory
-from llmcli.models.reach import class_names, proxy_for, reason_of, unreachable
+from llmcli.models.reach import class_names, proxy_for, reason_of, unreachable, untrusted
 from llmcli.models.reference import SUFFIX, shard_of
 from llmcli.models.shards import MAX_SHARDS
 from llmcli.models.transfer import Wanted, fetch
@@ -218,7 +218,7 @@ def _transport_error(url: str, name: str, error: Exception) -> Exception:
         return error  # of the disk, while the body was being written
     host = urlsplit(url).hostname or ""
     names = class_names(error)
-    if names & {"ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol", "gaierror"}:
+    if untrusted(error) or names & {"ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol", "gaierror"}:
         return unreachable(host, proxy_for(urlsplit(url).scheme, host), error)
     return broke_off(name, reason_of(error))
 

@@ -78,7 +78,7 @@ def within(ends_at: float, job: Callable[[], T]) -> T:
 def unreachable(host: str, proxy: str | None, error: BaseException) -> ModelError:
     """The ModelError for a hub that gave no answer: through a proxy, for want of trust, or at all."""
     reason = reason_of(error)
-    if any(_UNTRUSTED in str(link) for link in causes(error)):
+    if untrusted(error):
         return ModelError(
             f"the certificate of {host} is not trusted: {reason}",
             hint="where a proxy signs for it, set SSL_CERT_FILE to the file with its CA certificate",
@@ -89,6 +89,11 @@ def unreachable(host: str, proxy: str | None, error: BaseException) -> ModelErro
             hint="check HTTPS_PROXY and HTTP_PROXY, or add the host to NO_PROXY",
         )
     return ModelError(f"cannot reach {host}: {reason}", hint="check the network, or give the path of a model")
+
+
+def untrusted(error: BaseException) -> bool:
+    """Whether a certificate was refused: trying again does not help."""
+    return any(_UNTRUSTED in str(link) for link in causes(error))
 
 
 def without_credentials(text: str) -> str:

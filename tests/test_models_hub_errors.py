@@ -7,13 +7,14 @@ import socket
 import ssl
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from llmcli.base import settings as settings_module
 from llmcli.base.errors import LlmcliError
-from llmcli.models.hub_errors import as_llmcli_error, asked_to_wait_s
+from llmcli.models.hub_errors import TransientError, as_llmcli_error, asked_to_wait_s
 
 
 def http(name: str, status: int) -> Exception:
@@ -114,3 +115,14 @@ def test_a_revision_that_is_not_there(llmcli_home: Path) -> None:
 
 def test_without_a_token_401_may_be_a_slip_of_the_pen(llmcli_home: Path) -> None:
     assert "has no repository o/repo, or it is private" in translated(http("HfHubHTTPError", 401)).message
+
+
+def test_a_certificate_midway_is_not_tried_again(llmcli_home: Path) -> None:
+    class ConnectError(OSError):
+        request = SimpleNamespace(url=SimpleNamespace(host="cdn.example.org"))
+
+    error = ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer certificate")
+    found = translated(error, fetching=True)
+    assert not isinstance(found, TransientError)
+    assert found.message.startswith("the certificate of cdn.example.org is not trusted: ")
+    assert "SSL_CERT_FILE" in str(found.hint)

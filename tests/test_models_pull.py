@@ -299,6 +299,7 @@ def test_a_redirect_takes_no_token_along(hub: HubStub, tmp_path: Path, monkeypat
         assert pull(REPO).path.read_bytes() == CONTENT
         assert {r.authorized for r in hub.requests} == {True}
         assert {r.authorized for r in cdn.requests} == {False}
+        assert any(r.byte_range for r in cdn.requests)
     left = [p for p in (*cache().rglob("*"), *settings_module.load().cache_dir.rglob("*")) if p.is_file()]
     assert left
     assert all(b"verysecret" not in p.read_bytes() for p in left)

@@ -30,6 +30,7 @@ from typing import Any, Literal
 from llmcli.base.errors import UsageError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.bench.stats import percentile
+from llmcli.engine.context import AbortedError
 from llmcli.engine.engine import Engine
 from llmcli.engine.generate import End, Run, Token, generate_tokens
 from llmcli.engine.prefix import PrefixCache, open_prefix_cache
@@ -175,10 +176,13 @@ class Latency:
     def run(self, on_step: Callable[[str], None] = lambda _text: None) -> Iterator[Point]:
         """The points as they come. Raises UserInterruptError after a stop; what came before counts."""
         on_step("testing the store")
-        self._fill(0, self._prompt(_LEARN_TOKENS, 0))
-        self._ask("cold", self._prompt(_LEARN_TOKENS, 0), _LEARN_TOKENS)  # warm-up
-        for length in self._options.lengths:
-            yield self._point(length, on_step)
+        try:
+            self._fill(0, self._prompt(_LEARN_TOKENS, 0))
+            self._ask("cold", self._prompt(_LEARN_TOKENS, 0), _LEARN_TOKENS)  # warm-up
+            for length in self._options.lengths:
+                yield self._point(length, on_step)
+        except AbortedError:  # a stop in the middle of a prefill
+            raise UserInterruptError from None
 
     def _point(self, length: int, on_step: Callable[[str], None]) -> Point:
         point = Point(length)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import statistics
+import subprocess
 import xml.etree.ElementTree as ET  # our own file
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli_run_case import engine_memo, known_engine, refused
+from tests.fixtures.cli_process import SCRIPT
 from tests.test_cli_cmd_bench import Bench, bench
 
 __all__ = ["bench", "engine_memo", "known_engine"]
@@ -66,3 +70,27 @@ def test_bad_values(bench: Bench, model: Path, tmp_path: Path) -> None:
     assert "an .svg or a .png file" in refused(bench("latency", "-m", model, *QUICK, "--plot", "x.pdf"), 2)
     assert "do not fit" in refused(bench("latency", "-m", model, *QUICK, "-c", "100"), 4)
     assert "no such file" in refused(bench("latency", "-m", tmp_path / "no.gguf", *QUICK), 3)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no process can be sent a Ctrl-C there")
+def test_ctrl_c_keeps_the_points_before_it(model: Path) -> None:
+    args: list[str | Path] = ["bench", "latency", "-m", model, "-t", "1", "-p", "64-400", "-r", "1", "--json"]
+    done = interrupted(args, b"prefix of 67")
+    assert done.returncode == 130
+    found = json.loads(done.stdout)
+    assert found["interrupted"] is True
+    assert [point["prefix_tokens"] for point in found["points"]][:3] == [64, 65, 66]
+    assert found["processes"] == {}
+    assert done.stderr.endswith(b"error: interrupted\n")
+
+
+def interrupted(args: list[str | Path], line: bytes) -> subprocess.CompletedProcess[bytes]:
+    """`llmcli ARGS -v`, with a Ctrl-C when a line of stderr begins like this."""
+    with subprocess.Popen([SCRIPT, *args, "-v"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stderr
+        for told in child.stderr:
+            if told.startswith(line):
+                child.send_signal(signal.SIGINT)
+                break
+        out, err = child.communicate(timeout=60)
+    return subprocess.CompletedProcess(args, child.returncode, out, err)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from llmcli.base.settings import load
 from llmcli.bench import sweep as sweep_module
 from llmcli.engine.tuning import table_name
 from tests.cli_run_case import Answer, engine_memo, in_process, known_engine, refused
+from tests.test_cli_bench_latency import interrupted
 from tests.test_cli_cmd_bench import Bench, bench
 
 __all__ = ["bench", "engine_memo", "in_process", "known_engine"]
@@ -90,3 +93,12 @@ def test_bad_values(bench: Bench, model: Path, tmp_path: Path) -> None:
     assert "is not a duration" in refused(bench("sweep", "-m", model, "--budget", "soon"), 2)
     assert "no such file" in refused(bench("sweep", "-m", tmp_path / "no.gguf", *QUICK), 3)
     assert "an .svg or a .png" in refused(bench("sweep", "-m", model, *QUICK, "--plot", "a.gif"), 2)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no process can be sent a Ctrl-C there")
+def test_ctrl_c_saves_nothing(model: Path) -> None:
+    args: list[str | Path] = ["bench", "sweep", "-m", model, "-t", "1", "-ub", "32-400", "-fa", "on", "--save"]
+    done = interrupted(args, b"round 1 of 9, 5 of ")
+    assert (done.returncode, done.stdout) == (130, b"")
+    assert re.search(rb"^[45] of 370 were measured$", done.stderr, re.MULTILINE)
+    assert load().tuned == {}

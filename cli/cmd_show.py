@@ -34,7 +34,13 @@ _KV_TYPE = click.Choice(list(KV_TYPES), case_sensitive=False)
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", metavar="MODEL", shell_complete=complete_file)
-@option("-c", "--ctx-size", type=Whole(1), metavar="N", help="Context of the estimate. [default: 4096, or the model's]")
+@option(
+    "-c",
+    "--ctx-size",
+    type=Whole(0),
+    metavar="N",
+    help="Context of the estimate; 0: the model's own maximum. [default: 4096, or the model's if smaller]",
+)
 @option("-np", "--parallel", type=Whole(1, 256), default=1, show_default=True, metavar="N", help="Sequences in it.")
 @option("-ctk", "--cache-type-k", type=_KV_TYPE, default="f16", show_default=True, help="Type of the keys.")
 @option("-ctv", "--cache-type-v", type=_KV_TYPE, default="f16", show_default=True, help="Type of the values.")
@@ -86,7 +92,8 @@ def _estimate(about: Description, values: dict[str, Any]) -> Any:
     facts = about.facts
     if facts is None:
         return None
-    n_ctx = values["ctx_size"] or min(_DEFAULT_CTX, facts.n_ctx_train or _DEFAULT_CTX)
+    trained = facts.n_ctx_train or _DEFAULT_CTX
+    n_ctx = min(_DEFAULT_CTX, trained) if values["ctx_size"] is None else values["ctx_size"] or trained
     sequences = values["parallel"] - 1 + sequences_for(has_window=facts.sliding_window is not None, swa_full=True)
     types = values["cache_type_k"], values["cache_type_v"]
     need = memory_need(facts, n_ctx, *types, n_parallel=sequences, swa_full=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,22 @@ def test_a_model_goes_with_its_prefixes(run_cli: RunCli, settings: Settings) -> 
     assert files_below(settings.hub_cache_dir) == []
     assert set(kept(settings)) == {"9" * 64}
     refused(run_cli("rm", "--yes", "o/M-GGUF:Q4_0"), 3)
+
+
+def test_what_a_run_stored_is_listed_and_goes_along(
+    run_cli: RunCli, settings: Settings, scripted_model: Callable[..., Path]
+) -> None:
+    folder = own_folder(settings)
+    folder.mkdir(parents=True)
+    shutil.copy(scripted_model(["Hello"], n_ctx=2048), folder / "m.gguf")
+    done = run_cli("run", "-t", "1", "-m", "m", "-n", "1", "word " * 100)
+    assert done.code == 0, done.err
+    stored = parsed(run_cli("ls", "--json"))[0]["prefix_bytes"]
+    assert stored > 0
+    removed = parsed(run_cli("rm", "--yes", "--json", "m"))
+    assert (removed["planned_prefix_bytes"], removed["removed_prefix_bytes"]) == (stored, stored)
+    assert kept(settings) == {}
+    assert files_below(folder) == []
 
 
 def test_prefixes_stay_on_request_and_where_a_copy_is_here(run_cli: RunCli, settings: Settings) -> None:

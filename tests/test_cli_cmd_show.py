@@ -44,6 +44,15 @@ def test_the_object(run_cli: RunCli, model: Path) -> None:
     assert sum(tensor["bytes"] for tensor in more) == found["tensor_bytes"]
 
 
+@pytest.mark.parametrize(("asked", "n_ctx"), [(None, 4096), ("0", 32768), ("300", 300)])
+def test_the_context_of_the_estimate(
+    run_cli: RunCli, model: Path, tmp_path: Path, asked: str | None, n_ctx: int
+) -> None:
+    path = load(model).u32("llama.context_length", 32768).write(tmp_path / "m.gguf")
+    found = parsed(run_cli("show", "--json", path, env={"LLMCLI_CTX_SIZE": asked}))
+    assert found["memory"]["n_ctx"] == n_ctx
+
+
 def test_the_template_as_it_is(run_cli: RunCli, model: Path, tmp_path: Path) -> None:
     source = "{% for m in messages %}" + EVIL + "{{ m['content'] }}{% endfor %}"
     path = load(model).text("tokenizer.chat_template", source).write(tmp_path / "m.gguf")
@@ -111,7 +120,7 @@ def test_bad_input(run_cli: RunCli, tmp_path: Path) -> None:
     assert "no model called nosuch" in refused(run_cli("show", "nosuch"), 3)
     assert "is not in the Hugging Face cache" in refused(run_cli("show", "o/r:Q4_0"), 3)
     assert run_cli("show").code == 2
-    assert run_cli("show", "-c", "0", "x").code == 2
+    assert run_cli("show", "-c", "-1", "x").code == 2
 
 
 def test_a_model_on_the_hub(run_cli: RunCli, tmp_path: Path, model: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from llmcli.base.errors import ModelError
 from llmcli.base.settings import Settings, load
 from llmcli.models import check, identity
-from llmcli.models.identity import Inspected, inspect_model
+from llmcli.models.identity import Inspected, forget, inspect_model, known_content_id, known_content_ids
 from tests.test_models_shards import NAMES, split, written
 
 
@@ -233,3 +233,20 @@ def test_the_version_is_part_of_the_memo(model: Path, settings: Settings, monkey
     counter = Counter()
     inspect_model(model, settings, on_hash=counter)
     assert counter.calls
+
+
+def test_what_is_known_without_reading(model: Path, settings: Settings) -> None:
+    assert known_content_id(model, settings) is None
+    assert known_content_ids(model, settings) == frozenset()
+    found = inspect_model(model, settings).content_id
+    assert known_content_id(model, settings) == found
+    assert known_content_ids(model, settings) == {found}
+    blob = model.with_name("c" * 64)
+    os.rename(model, blob)
+    model.symlink_to(blob)
+    assert known_content_ids(model, settings) == {"c" * 64}
+    inspect_model(model, settings)
+    assert known_content_ids(model, settings) == {"c" * 64, found}
+    forget(model, settings)
+    assert known_content_id(model, settings) is None
+    forget(model, settings)

@@ -247,7 +247,7 @@ def _alone(subject: _Subject, pool: _Pool, windows: Windows, options: Options, t
     with pool.use(subject) as opened, stop_on_interrupt(pool.stop):
         scorer = Scorer(opened.model.tokenizer.n_vocab)
         for index in range(windows.count):
-            for logits, following in _scored(opened.evaluator, windows.window(index)):
+            for logits, following in scored(opened.evaluator, windows.window(index)):
                 subject.nll.append(scorer.nll(logits, following))
             told.step()
         _rate(subject, opened.evaluator, windows, options)
@@ -264,7 +264,7 @@ def _against_base(subjects: Sequence[_Subject], pool: _Pool, windows: Windows, o
         kept: list[list[BaseScores]] = []
         with pool.use(base) as opened, stop_on_interrupt(pool.stop):
             for index in range(start, end):
-                reading = _scored(opened.evaluator, windows.window(index))
+                reading = scored(opened.evaluator, windows.window(index))
                 kept.append([scorer.encode(logits, following) for logits, following in reading])
                 base.nll += [piece.nll for piece in kept[-1]]
                 told.step()
@@ -272,7 +272,7 @@ def _against_base(subjects: Sequence[_Subject], pool: _Pool, windows: Windows, o
         for subject in others:
             with pool.use(subject) as opened, stop_on_interrupt(pool.stop):
                 for index in range(start, end):
-                    reading = _scored(opened.evaluator, windows.window(index))
+                    reading = scored(opened.evaluator, windows.window(index))
                     for (logits, following), piece in zip(reading, kept[index - start], strict=True):
                         subject.scores.append(scorer.score(logits, following, piece))
                     told.step()
@@ -285,7 +285,7 @@ def _fit_together(subjects: Sequence[_Subject]) -> bool:
     return weights <= read_memory().available_bytes // 2
 
 
-def _scored(evaluator: Evaluator, window: list[int]) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
+def scored(evaluator: Evaluator, window: list[int]) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
     """The logits of the window's second half, and the tokens that follow each. The first half is context alone."""
     first, last, n_vocab = len(window) // 2, len(window) - 1, evaluator.model.tokenizer.n_vocab
     evaluator.clear()

@@ -61,7 +61,7 @@ def command(settings: Settings, /, **values: Any) -> None:
     if values["json"]:
         output.write_json([_as_json(entry, kept) for entry in entries])
     elif values["names"]:
-        output.write("".join(f"{entry.reference}\n" for entry in entries if entry.is_usable))
+        output.write("".join(f"{printable(entry.reference)}\n" for entry in entries if entry.is_usable))
     else:
         output.write("".join(f"{line}\n" for line in _lines(entries, kept)))
 

@@ -193,10 +193,11 @@ def plain(value: Any) -> Any:
     JSON has no infinity, and no number that is none: these become text.
     """
     if isinstance(value, GgufArray):
-        if value.item_type == "str":
-            items: list[Any] = [_unicode(item.decode("utf-8", "replace")) for item in value.strings()[:MAX_LIST_ITEMS]]
+        some = value.first(MAX_LIST_ITEMS)
+        if some.item_type == "str":
+            items: list[Any] = [_unicode(item.decode("utf-8", "replace")) for item in some.strings()]
         else:
-            items = [plain(item) for item in value.values()[:MAX_LIST_ITEMS]]
+            items = [plain(item) for item in some.values()]
         return items + ["…"] * (value.count > MAX_LIST_ITEMS)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -44,6 +44,13 @@ class GgufArray:
                 return struct.unpack(f"<{self.count}{code}", self.data)
         raise TypeError(f"an array of {self.item_type} holds no numbers")
 
+    def first(self, most: int) -> GgufArray:
+        """At most so many elements from the start: an array may have millions."""
+        if self.count <= most:
+            return self
+        size = len(self.data) if self.item_type == "str" else len(self.data) // self.count * most
+        return GgufArray(self.item_type, most, self.data[:size])
+
     def strings(self) -> list[bytes]:
         """The elements of an array of strings. Raises TypeError for one of numbers."""
         if self.item_type != "str":

@@ -79,6 +79,11 @@ def test_orders(run_cli: RunCli, filled: Settings, sort: str, first: str) -> Non
     assert names == [first, "b-Q4_0"]
 
 
+def test_a_newline_in_a_name_makes_no_second_name(run_cli: RunCli, settings: Settings) -> None:
+    write_tiny(own_folder(settings) / "a\nb.gguf")
+    assert run_cli("ls", "-q").out == "a\\nb\n"
+
+
 def test_the_order_follows_the_value(run_cli: RunCli, settings: Settings) -> None:
     folder = own_folder(settings)
     os.utime(write_tiny(folder / "a.gguf", weights=32, context=9), (2, 2))

@@ -36,3 +36,12 @@ def test_arrays_are_asked_for_what_they_hold() -> None:
         GgufArray("u8", 1, b"a").strings()
     with pytest.raises(TypeError, match="array of str holds no numbers"):
         GgufArray("str", 0, b"").values()
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 9])
+def test_the_first_elements(most: int) -> None:
+    numbers = GgufArray("u16", 3, struct.pack("<3H", 7, 8, 9))
+    assert numbers.first(most).values() == (7, 8, 9)[:most]
+    words = GgufArray("str", 3, b"".join(struct.pack("<Q", len(word)) + word for word in (b"a", b"", b"ccc")))
+    assert words.first(most).strings() == [b"a", b"", b"ccc"][:most]
+    assert GgufArray("u8", 0, b"").first(most).values() == ()

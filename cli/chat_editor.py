@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, get_common_complete_suffix
-from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.filters import Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
-from prompt_toolkit.layout.containers import ConditionalContainer, HSplit, Window
+from prompt_toolkit.layout.containers import ConditionalContainer, Container, Window
 from prompt_toolkit.layout.controls import BufferControl
 from prompt_toolkit.layout.dimension import Dimension
-from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout.menus import CompletionsMenuControl
 from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor
 from prompt_toolkit.widgets import SearchToolbar
 
@@ -26,6 +26,7 @@ from llmcli.cli.chat_turn_text import PROMPT, PROMPT_BELOW, block_is_open, unquo
 
 PLACEHOLDER = "a message, or /help"
 _MOST_ROWS = 10
+_MOST_OFFERED = 8
 
 
 class Editor:
@@ -49,7 +50,8 @@ class Editor:
                 self.buffer,
                 input_processors=[
                     ConditionalProcessor(
-                        AfterInput(PLACEHOLDER, style="class:placeholder"), Condition(lambda: not self.buffer.text)
+                        AfterInput(PLACEHOLDER, style="class:placeholder"),
+                        Condition(lambda: not self.buffer.text) & ~is_searching,
                     )
                 ],
                 search_buffer_control=search.control,
@@ -60,8 +62,15 @@ class Editor:
             wrap_lines=True,
             get_line_prefix=_prefix,
         )
-        menu = ConditionalContainer(CompletionsMenu(max_height=8, scroll_offset=1), has_completions)
-        self.container = HSplit([self.window, search, menu])
+        menu = Window(
+            CompletionsMenuControl(),
+            width=Dimension(min=8),
+            height=Dimension(min=1, max=_MOST_OFFERED),
+            dont_extend_width=True,
+            dont_extend_height=True,
+            style="class:completion-menu",
+        )
+        self.containers: list[Container] = [self.window, search, ConditionalContainer(menu, has_completions)]
 
     @property
     def text(self) -> str:
@@ -89,15 +98,15 @@ class Editor:
         """The keys of the line itself."""
         keys = KeyBindings()
 
-        @keys.add("enter")
+        @keys.add("enter", filter=~is_searching)
         def _(_event: KeyPressEvent) -> None:
             self._enter()
 
-        @keys.add("escape", "enter")
+        @keys.add("escape", "enter", filter=~is_searching)
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
-        @keys.add("tab")
+        @keys.add("tab", filter=~is_searching)
         def _(_event: KeyPressEvent) -> None:
             self._complete()
 
@@ -127,9 +136,12 @@ class Editor:
         if state and state.current_completion:
             buffer.complete_next()
             return
+        # Not the menu's own list: it comes a moment after the key, and what is typed next would drop it.
         found = list(self._completer.get_completions(buffer.document, CompleteEvent(completion_requested=True)))
         if common := get_common_complete_suffix(buffer.document, found):
             buffer.insert_text(common)
+        elif state:
+            buffer.complete_next()
         elif len(found) > 1:
             buffer.start_completion(select_first=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 LEAVES = "Ctrl-C again leaves, as do Ctrl-D and /exit"
@@ -50,12 +50,12 @@ def chat_keys(chat: Keyed) -> KeyBindings:
     """The bindings."""
     keys = KeyBindings()
 
-    @keys.add("c-c")
+    @keys.add("c-c", filter=~is_searching)
     @keys.add("<sigint>")
     def _(_event: KeyPressEvent) -> None:
         chat.stop()
 
-    @keys.add("c-d", filter=Condition(chat.line_is_empty))
+    @keys.add("c-d", filter=Condition(chat.line_is_empty) & ~is_searching)
     def _(_event: KeyPressEvent) -> None:
         chat.end_of_input()
 

@@ -108,7 +108,7 @@ class ChatScreen:
             [
                 _rows(lambda: ANSI(self._live), lambda: bool(self._live)),
                 _rows(self._queued_text, lambda: bool(self._queued), "class:queued"),
-                editor.container,
+                *editor.containers,
                 _rows(lambda: self._status, lambda: bool(self._status), "class:status"),
             ],
             align=VerticalAlign.TOP,

@@ -31,7 +31,7 @@ from llmcli.cli.chat_work import Answered, Broken, Came, ChatWork, Event, Readin
 
 _INTERRUPTED = 130
 _HELP = ("/help", "/?")
-_FRAME_S = 0.04
+_FRAME_S = 0.06
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 

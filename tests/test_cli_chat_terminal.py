@@ -18,7 +18,8 @@ from tests.cli_run_case import engine_memo, known_engine  # noqa: F401  # fixtur
 from tests.conftest import OpenTerminal
 from tests.fixtures.terminal import CTRL_C, CTRL_D, ENTER, Terminal
 
-UP, TAB, ALT_ENTER, CTRL_O, CTRL_X, CTRL_E = b"\x1b[A", b"\t", b"\x1b\r", b"\x0f", b"\x18", b"\x05"
+UP, TAB, ALT_ENTER = b"\x1b[A", b"\t", b"\x1b\r"
+CTRL_E, CTRL_O, CTRL_R, CTRL_X = b"\x05", b"\x0f", b"\x12", b"\x18"
 Script = Callable[..., Path]
 
 
@@ -250,6 +251,33 @@ def test_up_goes_back_in_this_chat(start_chat: StartChat, hello: Path) -> None:
         person.waits_until_idle()
         person.says("/show prompt")
         person.waits_for("x" * 70)
+
+
+def test_the_history_is_searched(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        for text in ("find me", "other"):
+            person.says(text)
+            person.waits_until_idle()
+        person.types(CTRL_R + b"fin")
+        person.waits_for("> find me\nI-search backward: fin")
+        person.types(CTRL_C)  # ends the search, not the chat
+        person.waits_for(lambda _: person.below[0] == "> a message, or /help")
+        person.types(CTRL_R + b"fin")
+        person.waits_for("I-search backward: fin")
+        person.terminal.send(ENTER)
+        person.waits_for(lambda _: person.below[:2][-1].startswith("context"))
+        assert person.below[0] == "> find me"
+
+
+def test_tab_goes_through_what_is_offered(start_chat: StartChat, hello: Path) -> None:
+    with start_chat(hello) as person:
+        person.types(b"/re")
+        person.waits_for("Ask the last question again.")
+        person.types(TAB)
+        person.waits_for("> /retry")
+        person.types(TAB)
+        person.waits_for("> /read")
+        assert len(person.below) == 4  # the line, two commands, the status: no empty rows between them
 
 
 def test_what_is_typed_before_the_prompt_is_there(open_terminal: OpenTerminal, hello: Path) -> None:

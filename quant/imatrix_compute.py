@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmcli.base.errors import LlmcliError, UsageError, UserInterruptError
+from llmcli.base.errors import LlmcliError, ModelError, UsageError, UserInterruptError
 from llmcli.base.files import make_private_dir
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
@@ -111,6 +111,8 @@ def compute_imatrix(
         first = run.resume(reporter) if request.goes_on else 0
         with stop_on_interrupt(flag):
             run.work(first, reporter)
+        if not run.matrix().entries:
+            raise ModelError(f"{printable(model.resolved.name)} has no weight that a matrix could be measured of")
         compute_s = time.perf_counter() - begun
     whole = merge([*inputs, run.matrix()]) if inputs else run.matrix()
     save(request.output, whole)

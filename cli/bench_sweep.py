@@ -210,7 +210,7 @@ def _text(sweep: Sweep, verdict: Verdict, options: SweepOptions) -> str:
     ]
     curves = "".join(_curve(flag, by_value(sweep.tried, name)) for flag, name in _AXES.items())
     asked = f"a request of {options.n_prompt} + {options.n_gen} tokens, by the last round each was in:\n"
-    return f"{asked}{table(('settings', 'rounds', 'time'), rows)}\n{curves}{_conclusion(verdict)}\n"
+    return f"{asked}{table(('settings', 'rounds', 'time'), rows)}\n{curves}{_conclusion(sweep, verdict)}\n"
 
 
 def _curve(flag: str, values: Sequence[tuple[str, float]]) -> str:
@@ -220,9 +220,11 @@ def _curve(flag: str, values: Sequence[tuple[str, float]]) -> str:
     return f"{flag:<5}" + ", ".join(f"{value}: {format_seconds(seconds)}" for value, seconds in known) + "\n"
 
 
-def _conclusion(verdict: Verdict) -> str:
+def _conclusion(sweep: Sweep, verdict: Verdict) -> str:
     if verdict.winner is verdict.usual:
-        return "the settings as they are answer soonest"
+        measured = sum(bool(one.rounds) for one in sweep.tried)
+        of = "" if measured == len(sweep.tried) else f" of the {measured} that were measured"
+        return f"the settings as they are answer soonest{of}"
     words = f"{verdict.winner.candidate.label}: {percent(-verdict.gain)} of the time, p {verdict.p_value:.3f}"
     return words if verdict.is_better else f"{words}; the samples do not show that it is faster"
 

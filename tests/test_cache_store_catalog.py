@@ -98,3 +98,14 @@ def test_dedupe_ratio() -> None:
 
 def test_chain() -> None:
     assert [block.key for block in Catalog(ROWS, []).chain(key("d"))] == [key("a"), key("b"), key("d")]
+
+
+def test_everything_of_a_fingerprint_goes_ends_first_and_names_too() -> None:
+    other = Row(key("z"), key("root"), b"G" * 32, 0, 256, 7, 1.0, 1.0, 0, True, "another model's")
+    catalog = Catalog([*ROWS, other], [named("x", "b"), named("z", "z")])
+    plan = catalog.plan_forget(frozenset({b"F" * 32}))
+    gone = [block.key for block in plan.blocks]
+    assert set(gone) == {entry.key for entry in ROWS}
+    assert all(gone.index(block.key) < gone.index(block.parent) for block in plan.blocks if block.parent in gone)
+    assert (plan.names, plan.nbytes, plan.kept_bytes) == (("x",), 55, 7)
+    assert catalog.plan_forget(frozenset()).blocks == ()

@@ -111,6 +111,7 @@ def _request(values: Mapping[str, Any], settings: Settings, reporter: StderrRepo
         process_output=values["process_output"],
         parse_special=values["parse_special"],
         in_files=tuple(Path(name) for name in values["in_file"]),
+        text_file=Path(values["file"]) if values["file"] not in (None, "-") else None,
         force=values["force"],
         goes_on=not values["no_resume"],
     )

@@ -18,6 +18,7 @@ from llmcli.engine.tokenizer import Tokenizer
 
 CALIBRATION, EVALUATION = "calibration.txt", "evaluation.txt"
 DEFAULT_WINDOW_TOKENS = 512
+_SPARE_TOKENS = 256
 LEAST_WINDOW_TOKENS = 32  # products of fewer than 16 tokens are not looked at, and half a window is not scored
 
 
@@ -78,7 +79,8 @@ def cut(
     Raises UsageError where not even one window is full.
     """
     check_window(window_tokens)
-    ids = tokenizer.with_bos(tokenizer.tokenize(text.text, parse_special=parse_special))[skip * window_tokens :]
+    needed = None if most is None else (skip + most) * window_tokens
+    ids = _ids(text.text, tokenizer, needed, parse_special=parse_special)[skip * window_tokens :]
     count = len(ids) // window_tokens
     if not count:
         behind = f" behind the first {format_count(skip, 'window')}" if skip else ""
@@ -89,6 +91,21 @@ def cut(
         )
     bos = tokenizer.bos if tokenizer.adds_bos else None
     return Windows(tuple(ids), window_tokens, min(count, most or count), bos)
+
+
+def _ids(text: str, tokenizer: Tokenizer, needed: int | None, *, parse_special: bool) -> list[int]:
+    """The ids of the text, or of so much of it that the first `needed` are there.
+
+    A corpus may take a minute to tokenize, of which a few windows are wanted. Near the end of a part the ids may differ
+    from those of the whole, so that it has to give some more than are needed.
+    """
+    for characters in (8 * needed, 64 * needed) if needed else ():
+        if 2 * characters < len(text):
+            part = text[: text.rfind("\n", 0, characters) + 1 or characters]
+            ids = tokenizer.with_bos(tokenizer.tokenize(part, parse_special=parse_special))
+            if needed is not None and len(ids) >= needed + _SPARE_TOKENS:
+                return ids
+    return tokenizer.with_bos(tokenizer.tokenize(text, parse_special=parse_special))
 
 
 def check_window(window_tokens: int) -> None:

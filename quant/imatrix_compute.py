@@ -45,6 +45,7 @@ class ImatrixRequest:
     plan            n_ctx is the length of a window
     n_chunks        windows at most, behind the first `skip_chunks`; None: all there are
     in_files        matrices of the same model to add in
+    text_file       where the text is from; like the model and in_files, it is never overwritten
     goes_on         take up what an interrupted run of the same kind has left
     """
 
@@ -57,6 +58,7 @@ class ImatrixRequest:
     process_output: bool = False
     parse_special: bool = False
     in_files: tuple[Path, ...] = ()
+    text_file: Path | None = None
     force: bool = False
     goes_on: bool = True
 
@@ -94,7 +96,9 @@ def compute_imatrix(
     if request.plan.n_ubatch and request.plan.n_ubatch < LEAST_TOKENS:
         raise UsageError(f"-ub {request.plan.n_ubatch}: products of fewer than {LEAST_TOKENS} tokens are not measured")
     flag, collector = stop or StopFlag(), Collector(process_output=request.process_output)
-    inputs = check_output(request.output, request.in_files, force=request.force)
+    others = (*request.in_files, *((request.text_file,) if request.text_file else ()))
+    check_output(request.output, others, force=request.force)
+    inputs = [read_imatrix(path) for path in request.in_files]
     with open_evaluator(
         request.reference,
         request.plan,
@@ -104,8 +108,11 @@ def compute_imatrix(
         watcher=collector.watcher,
         stop=flag,
     ) as model:
-        _check_not_the_model(request.output, model.inspected)
-        windows = _windows(request, model)
+        check_output(request.output, [Path(shard) for shard in model.inspected.facts.shards], force=True)
+        with stop_on_interrupt(flag):
+            windows = _windows(request, model)
+        if flag.is_set():
+            raise UserInterruptError
         run = _Run(model.evaluator, windows, collector, _notes(request, windows, model.inspected), request)
         begun = time.perf_counter()
         first = run.resume(reporter) if request.goes_on else 0
@@ -123,15 +130,15 @@ def compute_imatrix(
 
 def merge_files(files: Sequence[Path], output: Path, *, force: bool) -> ImatrixResult:
     """Write the sum of several matrices of one model. Raises LlmcliError."""
-    whole = merge(check_output(output, files, force=force))
+    check_output(output, files, force=force)
+    whole = merge([read_imatrix(path) for path in files])
     save(output, whole)
     return ImatrixResult(whole, output, None, whole.n_chunks, 0, 0, 0.0)
 
 
-def check_output(output: Path, in_files: Sequence[Path], *, force: bool) -> list[Imatrix]:
-    """The matrices of `in_files`, once it is clear that `output` can be written. Raises LlmcliError."""
-    check_target(Target(output.absolute().parent, (output,), output.name, force), in_files)
-    return [read_imatrix(path) for path in in_files]
+def check_output(output: Path, inputs: Sequence[Path], *, force: bool) -> None:
+    """Raise LlmcliError where `output` cannot or must not be written: it is there, or is one of the inputs."""
+    check_target(Target(output.absolute().parent, (output,), output.name, force), inputs)
 
 
 def save(path: Path, imatrix: Imatrix) -> None:
@@ -140,12 +147,6 @@ def save(path: Path, imatrix: Imatrix) -> None:
         write_imatrix(path, imatrix)
     except OSError as error:
         raise cannot_write(path.absolute().parent, error) from None
-
-
-def _check_not_the_model(output: Path, inspected: Inspected) -> None:
-    check_target(
-        Target(output.absolute().parent, (output,), output.name, forced=True), [Path(s) for s in inspected.facts.shards]
-    )
 
 
 def _windows(request: ImatrixRequest, model: Measured) -> Windows:

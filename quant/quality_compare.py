@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmcli.base.errors import UsageError
+from llmcli.base.errors import UsageError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.engine.engine import Reporter, find_model
@@ -115,14 +115,18 @@ def compare(
     """Measure `models` on `text`, against `base` where there is one.
 
     plan   n_ctx is the length of a window, 512 where it is None
-    Raises UsageError where the models do not have the same vocabulary or the text is too short, AbortedError after
-    Ctrl-C, LlmcliError as opening and computing do.
+    Raises UsageError where the models do not have the same vocabulary or the text is too short, AbortedError or
+    UserInterruptError after Ctrl-C, LlmcliError as opening and computing do.
     """
     window_tokens = DEFAULT_WINDOW_TOKENS if plan.n_ctx is None else plan.n_ctx
     check_window(window_tokens)
     subjects = [_Subject(ref, *find_model(ref, settings, reporter)) for ref in (base, *models)[base is None :]]
-    windows = _common_windows(subjects, text, window_tokens, options)
-    pool = _Pool(plan, window_tokens, settings, reporter, stop or StopFlag())
+    flag = stop or StopFlag()
+    with stop_on_interrupt(flag):
+        windows = _common_windows(subjects, text, window_tokens, options)
+    if flag.is_set():
+        raise UserInterruptError
+    pool = _Pool(plan, window_tokens, settings, reporter, flag)
     with pool, _told(reporter, text, windows.count * len(subjects)) as told:
         if base is None:
             for subject in subjects:

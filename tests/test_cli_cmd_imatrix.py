@@ -134,7 +134,9 @@ def test_experts_without_data_are_told(imatrix: Cli, tmp_path: Path) -> None:
         (["MODEL", "-ub", "8"], 2, "-ub 8"),
         (["MODEL", "-m", "MODEL"], 2, "the model was given twice"),
         (["none.gguf"], 3, "no such file"),
-        (["MODEL", "-f", "text.txt", "-o", "text.txt"], 1, "text.txt is there already"),
+        (["MODEL", "-f", "text.txt", "-o", "text.txt"], 1, "are the same file"),
+        (["MODEL", "-f", "text.txt", "-o", "text.txt", "--force"], 1, "are the same file"),
+        (["MODEL", "-f", "text.txt", "-o", "old.gguf"], 1, "old.gguf is there already (--force"),
         (["MODEL", "-f", "text.txt", "-o", "none/m.gguf", "-c", "64"], 1, "does not exist"),
         (["--in-file", "DATA"], 2, "there is no name for the sum (-o FILE)"),
         (["--in-file", "text.txt", "-o", "x.gguf"], 3, "no importance matrix"),
@@ -146,6 +148,7 @@ def test_experts_without_data_are_told(imatrix: Cli, tmp_path: Path) -> None:
 def test_refusals_are_one_line(imatrix: Cli, dense: Path, folder: Path, args: list[str], code: int, why: str) -> None:
     (folder / "empty.txt").write_text("")
     (folder / "short.txt").write_text("hello there")
+    (folder / "old.gguf").write_text("precious")
     places = {"MODEL": str(dense), "DATA": str(DATA / "dense.imatrix.gguf")}
     before = {path.name for path in folder.iterdir()}
     found, out, err = imatrix(*[places.get(arg, arg) for arg in args], *(["-t", "1"] if args[0] == "MODEL" else []))

@@ -59,6 +59,27 @@ def test_most_and_skip(plain: Tokenizer) -> None:
     assert windows.window(0) == ids(text.text[96:128])
 
 
+@pytest.mark.parametrize("line", ["word by word\n", "no end "])
+def test_of_a_long_text_only_the_beginning_is_read(
+    with_bos: Tokenizer, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Text("long", line * 4000)
+    whole = cut(text, with_bos, 32)
+    read: list[int] = []
+    real = Tokenizer.tokenize
+
+    def tokenize(self: Tokenizer, part: str, *, parse_special: bool) -> list[int]:
+        read.append(len(part))
+        return real(self, part, parse_special=parse_special)
+
+    monkeypatch.setattr(Tokenizer, "tokenize", tokenize)
+    few = cut(text, with_bos, 32, most=20, skip=3)
+    assert few.count == 20
+    assert [few.window(i) for i in range(20)] == [whole.window(3 + i) for i in range(20)]
+    assert len(read) == 1
+    assert read[0] <= 8 * 23 * 32
+
+
 def test_control_tokens_are_text_unless_asked_for(plain: Tokenizer) -> None:
     text = Text("x", "<|im_end|>" * 16)
     assert cut(text, plain, 32).count == 5
@@ -96,6 +117,11 @@ def test_the_two_texts_ship_and_share_no_line() -> None:
     long_lines = [{line for line in text.text.splitlines() if len(line) > 40} for text in (calibration, evaluation)]
     assert min(map(len, long_lines)) > 60
     assert long_lines[0] & long_lines[1] == set()
+
+
+def test_the_texts_are_part_of_the_package() -> None:
+    project = (Path(__file__).resolve().parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"llmcli.quant" = ["*.txt"]' in project
 
 
 def test_the_calibration_text_has_many_scripts_and_code() -> None:

@@ -1,0 +1,89 @@
+"""What the hub says before it sends anything: lists of files, and answers that are none."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llmcli.base import settings as settings_module
+from llmcli.base.errors import ModelError
+from llmcli.models import hub as client
+from llmcli.models.hub import HubFile, file_url, list_repository, read_range
+from tests.fixtures.hub_stub import COMMIT, HubStub
+from tests.pull_case import REPO, gguf, hub, online
+
+__all__ = ["hub", "online"]
+
+
+@pytest.fixture
+def answer(online: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """A server that gives the one answer in the list to everything."""
+    body: list[bytes] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Silence."""
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body[0])))
+            self.end_headers()
+            self.wfile.write(body[0])
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+    yield body
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"<!DOCTYPE html><html>Please log in", b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"sha": "../x"}'),
+        *(b"[" * 200_000, json.dumps({"sha": COMMIT}).encode(), b'{"sha": "' + COMMIT.encode() + b'", "siblings": 5}'),
+    ],
+    ids=range(10),
+)
+def test_what_is_no_list_of_files(answer: list[bytes], body: bytes) -> None:
+    answer.append(body)
+    with pytest.raises(ModelError) as caught:
+        list_repository("o/r", "main", settings_module.load())
+    assert "is not a model hub" in caught.value.message
+    assert "log in to the network first" in str(caught.value.hint)
+
+
+def test_a_list_without_end(answer: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    answer.append(b" " * 5000)
+    monkeypatch.setattr(client, "_MAX_LISTING_BYTES", 1000)
+    with pytest.raises(ModelError):
+        list_repository("o/r", "main", settings_module.load())
+
+
+def test_the_list(hub: HubStub) -> None:
+    found = list_repository(REPO, "main", settings_module.load())
+    assert (found.repo_id, found.commit, [f.name for f in found.files]) == (REPO, COMMIT, ["Tiny-Q4_K_M.gguf"])
+
+
+def test_addresses_are_quoted(online: None) -> None:
+    settings = settings_module.load()
+    url = file_url(HubFile("o/r", "a b/c#d?.gguf", "refs/pr/1"), settings)
+    assert url == "https://huggingface.co/o/r/resolve/refs%2Fpr%2F1/a%20b/c%23d%3F.gguf"
+
+
+@pytest.mark.parametrize("no_range", [False, True])
+@pytest.mark.parametrize(("start", "count"), [(0, 10), (100, 4000), (4000, 10_000), (4120, 10), (9999, 1)])
+def test_a_range(hub: HubStub, no_range: bool, start: int, count: int) -> None:
+    hub.set_fault(REPO, no_range=no_range)
+    wanted = HubFile(REPO, "Tiny-Q4_K_M.gguf", COMMIT)
+    assert read_range(wanted, settings_module.load(), start, count) == gguf()[start : start + count]

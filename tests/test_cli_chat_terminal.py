@@ -418,6 +418,18 @@ def test_the_terminal_is_as_it_was(end: str, open_terminal: OpenTerminal, long: 
             assert "w299" in person.sees
 
 
+@pytest.mark.parametrize(("ignored", "code"), [(False, -signal.SIGHUP), (True, 0)], ids=["SIGHUP", "nohup"])
+def test_a_window_that_is_closed_ends_the_chat(ignored: bool, code: int, start_chat: StartChat, long: Path) -> None:
+    kept = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)  # the child inherits it
+    try:
+        with start_chat(long) as person:
+            person.says("hi")
+            person.waits_for("w20 ")
+            assert person.terminal.hang_up() == code
+    finally:
+        signal.signal(signal.SIGHUP, kept)
+
+
 def _broken_chat(model: Path) -> Terminal:
     """A chat with a bug in it."""
     import os

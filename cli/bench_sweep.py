@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from llmcli.base.config_edit import set_table
 from llmcli.base.errors import LlmcliError, UserInterruptError
@@ -110,11 +111,11 @@ def _run(
         raise error
     cores = read_cores()
     wanted = candidates(
-        values["threads"] or tuple(range(1, cores.usable + 1)),
-        values["batch_size"] or (None,),
-        values["ubatch_size"] or (64, 128, 256, 512, 1024),
-        values["flash_attn"] or ("on", "off"),
-        [(kind, kind) for kind in values["cache_type_k"] or ("f16",)],
+        _typed(values, "threads") or tuple(range(1, cores.usable + 1)),
+        _typed(values, "batch_size") or (None,),
+        _typed(values, "ubatch_size") or (64, 128, 256, 512, 1024),
+        _typed(values, "flash_attn") or ("on", "off"),
+        [(kind, kind) for kind in _typed(values, "cache_type_k") or ("f16",)],
         models,
     )
     status, stop = Status(settings, reporter), StopFlag()
@@ -133,6 +134,12 @@ def _run(
         reporter.notify(f"the time of {format_seconds(options.budget_s)} was up before the end: --budget takes more")
     resolved, inspected = found[reference]  # type: ignore[misc]  # an error was raised above
     return sweep, verdict, {"name": resolved.name, "id": inspected.content_id, "machine": machine_id(environment)}
+
+
+def _typed(values: Mapping[str, Any], name: str) -> Any:
+    """A list from the command line: what environment and config have for a run is no wish to try nothing else."""
+    source = click.get_current_context().get_parameter_source(name)
+    return values[name] if source is ParameterSource.COMMANDLINE else ()
 
 
 @contextlib.contextmanager

@@ -79,6 +79,15 @@ def test_a_tuned_thread_count_is_used_by_run(answer: Answer, model: Path) -> Non
     assert call(["run", "-m", str(model), "--raw", "--json", "hi"]) == 0
 
 
+def test_settings_of_runs_are_no_lists_to_try(bench: Bench, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMCLI_UBATCH_SIZE", "32")
+    args = ("-t", "1", "-fa", "on", "--prompt-tokens", "32", "--answer-tokens", "0", "--budget", "60s", "--json")
+    found = json.loads(bench("sweep", "-m", model, *args).out)
+    assert [one["settings"] for one in found["tried"]][1:] == [
+        f"-t 1 -ub {size} -fa on" for size in (64, 128, 256, 512, 1024)
+    ]
+
+
 @pytest.mark.usefixtures("clear_winner")
 def test_a_type_that_does_not_exist_is_left_out(bench: Bench, model: Path) -> None:
     done = bench("sweep", "-m", model, *QUICK, "--types", "Q9_9")

@@ -16,10 +16,8 @@ The store is a new folder; each length has a salt of its own, so that no length 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -36,6 +34,7 @@ from llmcli.engine.generate import End, Run, Token, generate_tokens
 from llmcli.engine.prefix import PrefixCache, open_prefix_cache
 from llmcli.engine.prefix_report import CacheMode, CacheOptions
 from llmcli.engine.sampling import Sampler, Sampling
+from llmcli.hardware.disk import drop_from_page_cache
 
 Kind = Literal["cold", "memory", "disk"]
 KINDS: tuple[Kind, ...] = ("cold", "memory", "disk")
@@ -291,20 +290,3 @@ class Latency:
         session.forget()
         if kind == "disk" and self._options.drop_page_cache:
             drop_from_page_cache(self._folder)
-
-
-def drop_from_page_cache(folder: Path) -> int:
-    """Let the system forget what it holds of the files below `folder`; how many there were. Needs no rights."""
-    if not hasattr(os, "posix_fadvise") or sys.platform == "win32":
-        return 0
-    count = 0
-    for path in folder.rglob("*"):
-        if path.is_file():
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)  # what is not on the disk yet cannot be dropped
-                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-                count += 1
-            finally:
-                os.close(handle)
-    return count

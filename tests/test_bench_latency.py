@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from llmcli.bench.latency import (
     Point,
     Request,
     break_even,
-    drop_from_page_cache,
     itl_percentiles,
 )
 from tests.fixtures.engines import open_tiny_engine
@@ -152,12 +150,3 @@ def test_a_stop_keeps_the_points_before_it(scripted_model: Callable[..., Path], 
         with pytest.raises(UserInterruptError):
             points.extend(Latency(engine, OPTIONS, load(), tmp_path / "store").run(stop_at))
     assert [one.prefix_tokens for one in points] == [64]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the page cache is told on Linux")
-def test_page_cache(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "b").write_bytes(b"x" * 10000)
-    (tmp_path / "c").write_bytes(b"y")
-    assert drop_from_page_cache(tmp_path) == 2
-    assert (tmp_path / "a" / "b").read_bytes() == b"x" * 10000

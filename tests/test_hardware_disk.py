@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmcli.hardware.disk import DiskSpeed, file_system, try_disk
+from llmcli.hardware.disk import DiskSpeed, drop_from_page_cache, file_system, try_disk
 
 
 def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
@@ -51,3 +51,12 @@ def test_the_innermost_mount_counts(tmp_path: Path) -> None:
 )
 def test_network(kind: str | None, *, expected: bool) -> None:
     assert DiskSpeed("/x", kind, 1.0, 1.0).is_network is expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the page cache is told on Linux")
+def test_page_cache(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_bytes(b"x" * 10000)
+    (tmp_path / "c").write_bytes(b"y")
+    assert drop_from_page_cache(tmp_path) == 2
+    assert (tmp_path / "a" / "b").read_bytes() == b"x" * 10000

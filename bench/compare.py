@@ -75,9 +75,10 @@ class Comparison:
 def differences(before: Sequence[Row], after: Sequence[Row]) -> dict[Aspect, str]:
     """In what the two were not made alike: aspect -> what it was and is. The load of the machine is none of them."""
     found: dict[Aspect, str] = {}
+    ours = _all_ours(before, after)
     for aspect in ASPECTS:
         if aspect != "settings":
-            one, other = _values(aspect, before), _values(aspect, after)
+            one, other = ({_value(aspect, row, ours=ours) for row in rows} for rows in (before, after))
             if one != other:
                 found[aspect] = f"{', '.join(sorted(one))} / {', '.join(sorted(other))}"
     keys = {frozenset(_settings(row) for row in rows) for rows in (before, after)}
@@ -86,30 +87,34 @@ def differences(before: Sequence[Row], after: Sequence[Row]) -> dict[Aspect, str
     return found
 
 
-def _values(aspect: Aspect, rows: Sequence[Row]) -> set[str]:
-    return {_value(aspect, row) for row in rows}
+def _all_ours(*runs: Sequence[Row]) -> bool:
+    """Whether every row has what llama-bench's lack; else both sides are compared by what both have."""
+    return all(isinstance(row.get("environment"), Mapping) and "model_content_id" in row for run in runs for row in run)
 
 
-def _value(aspect: Aspect, row: Row) -> str:
-    environment = row.get("environment") if isinstance(row.get("environment"), Mapping) else None
+def _value(aspect: Aspect, row: Row, *, ours: bool) -> str:
     if aspect == "model":
-        return str(row.get("model_content_id") or row.get("model_type"))[:12]
+        return str(row["model_content_id"])[:12] if ours else f"{row.get('model_type')} ({row.get('model_size')} bytes)"
     if aspect == "build":
         return str(row.get("build_commit"))
-    if environment is None:
+    if not ours:
         return str(row.get("cpu_info"))
-    machine, now = environment["machine"], environment["conditions"]
-    parts = [str(machine.get(name)) for name in _MACHINE] + [str(now.get("governor"))]
-    return " ".join(parts)
+    machine, now = row["environment"]["machine"], row["environment"]["conditions"]
+    return " ".join([*(str(machine.get(name)) for name in _MACHINE), str(now.get("governor"))])
 
 
 def _settings(row: Row) -> tuple[Any, ...]:
-    return tuple(row.get(name) for name in _SETTINGS)
+    return tuple(_setting(row, name) for name in _SETTINGS)
+
+
+def _setting(row: Row, name: str) -> Any:
+    # llama-bench writes -1 for "all layers" where no device could take any.
+    return 0 if name == "n_gpu_layers" and row.get("backends") == "CPU" else row.get(name)
 
 
 def _first_setting(before: Sequence[Row], after: Sequence[Row]) -> str:
     for name in _SETTINGS:
-        one, other = ({str(row.get(name)) for row in rows} for rows in (before, after))
+        one, other = ({str(_setting(row, name)) for row in rows} for rows in (before, after))
         if one != other:
             return f"{name} {', '.join(sorted(one))} / {', '.join(sorted(other))}"
     return "combinations of settings"
@@ -131,8 +136,8 @@ def compare(before: Sequence[Row], after: Sequence[Row], *, across: Iterable[Asp
     """Pair the tests by sizes, and by model and settings where these are not `across`. Of a test that one side has
     twice, the last one counts.
     """
-    ignored = set(across)
-    one, other = ({_key(row, ignored): row for row in rows} for rows in (before, after))
+    ignored, ours = set(across), _all_ours(before, after)
+    one, other = ({_key(row, ignored, ours=ours): row for row in rows} for rows in (before, after))
     return Comparison(
         tuple(_change(one[key], other[key]) for key in one if key in other),
         tuple(_title(one[key]) for key in one if key not in other),
@@ -140,9 +145,9 @@ def compare(before: Sequence[Row], after: Sequence[Row], *, across: Iterable[Asp
     )
 
 
-def _key(row: Row, ignored: set[Aspect]) -> tuple[Any, ...]:
+def _key(row: Row, ignored: set[Aspect], *, ours: bool) -> tuple[Any, ...]:
     settings = () if "settings" in ignored else _settings(row)
-    model = "" if "model" in ignored else _value("model", row)
+    model = "" if "model" in ignored else _value("model", row, ours=ours)
     return (row["n_prompt"], row["n_gen"], row["n_depth"], model, *settings)
 
 

@@ -23,7 +23,7 @@ from llmcli.bench.compare import (
     require_alike,
 )
 from llmcli.bench.limits import missed, parse_limit
-from llmcli.bench.result import Row
+from llmcli.bench.result import LLAMA_BENCH_FIELDS, Row
 from llmcli.bench.sizes import Sizes
 from tests.bench_case import ENVIRONMENT, MODEL, PLAN, row
 
@@ -138,6 +138,20 @@ def test_json_names() -> None:
         *("test", "before_ts", "after_ts", "n_before", "n_after", "change", "low", "high", "p_value", "verdict"),
         *("load_change", "memory_change"),
     ]
+
+
+def test_rows_of_llama_bench_are_compared_by_what_they_have() -> None:
+    ours = row(*SLOWER)
+    names = [name for name in ours if name in LLAMA_BENCH_FIELDS or name.startswith("samples_")]
+    theirs = {**{name: ours[name] for name in names}, "build_commit": "0c1e570", "n_gpu_layers": -1}
+    theirs["samples_ts"] = list(STEADY)
+    assert list(differences([theirs], [ours])) == ["build"]
+    require_alike([theirs], [ours], ["build"])
+    (found,) = compare([theirs], [ours], across=["build"]).changes
+    assert found.verdict == "slower"
+    assert (found.load_change, found.memory_change) == (None, None)
+    other = {**theirs, "cpu_info": "Xeon", "model_size": 1}
+    assert list(differences([other], [ours])) == ["machine", "build", "model"]
 
 
 # Limits

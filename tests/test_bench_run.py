@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -194,3 +196,25 @@ def test_tokens_are_the_same_every_time(random_model: Callable[[str], Path]) -> 
         assert len(any_tokens(tokenizer, 40)) == 40
         assert any_tokens(tokenizer, 0) == []
         assert all(0 <= token < tokenizer.n_vocab for token in any_tokens(tokenizer, 200))
+
+
+def test_the_delay_is_a_rest_before_each_trial(
+    random_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, naps = [0.0], list[float]()
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        clock[0] += seconds
+
+    made = SimpleNamespace(
+        sleep=nap, monotonic=lambda: clock[0], perf_counter=time.perf_counter, perf_counter_ns=time.perf_counter_ns
+    )
+    monkeypatch.setattr("llmcli.bench.run.time", made)
+    wanted = trials(Grid(models=(str(random_model("plain")),), n_prompt=(8,), n_gen=(4,), n_threads=(1,)))
+    settings = load()
+    found = find_models([trial.model for trial in wanted], settings, Nobody())
+    with Runner(settings, found, RunOptions(1, delay_s=0.35), StopFlag()) as runner:
+        assert len(list(runner.run(wanted))) == 2
+    assert sum(naps) == pytest.approx(0.7)
+    assert max(naps) <= 0.1  # so that a stop is heard

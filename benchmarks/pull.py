@@ -2,10 +2,10 @@
 
     python benchmarks/pull.py [--mebibytes 1024] [--rounds 7] [--folder DIR]
 
-Both write to the same disk. The pull also computes the sha256, reads the header, flushes the file to the disk and gives
-it its name; curl does none of that. Prints one JSON object; a ratio of 1 means as fast as curl. `transfer` leaves out
-what a pull costs before its first byte (the start of the process and the list of files), measured with --dry-run.
-Not a test: machines differ.
+Both write to the same disk, and neither waits until the bytes are on it. The pull also computes the sha256, reads the
+header and gives the file its name; curl does none of that. Prints one JSON object; a ratio of 1 means as fast as curl.
+`transfer` leaves out what a pull costs before its first byte (the start of the process and the list of files),
+measured with --dry-run. Not a test: machines differ.
 """
 
 from __future__ import annotations

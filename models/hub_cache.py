@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmcli.base.errors import ResourceError
-from llmcli.base.files import atomic_write, file_lock, fsync_dir
+from llmcli.base.files import atomic_write, file_lock
 from llmcli.models.hub_listing import is_safe_name
 from llmcli.models.library import REPO_PREFIX
 
@@ -75,7 +75,6 @@ def make_folders(slot: Slot) -> None:
 def place(slot: Slot) -> None:
     """Give the whole, checked part its name: first the bytes, then the link that makes them a model."""
     os.replace(slot.part, slot.blob)
-    fsync_dir(slot.blob.parent)
     link(slot)
 
 
@@ -94,7 +93,6 @@ def link(slot: Slot) -> None:
         os.replace(slot.blob, slot.pointer)
         return
     os.replace(temp, slot.pointer)
-    fsync_dir(slot.pointer.parent)
 
 
 def drop(slot: Slot) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from llmcli.base.errors import LlmcliError, ModelError, UsageError
-from llmcli.base.files import atomic_write, file_lock, fsync_dir
+from llmcli.base.files import atomic_write, file_lock
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models import hub
@@ -137,7 +137,6 @@ def fetch_web_file(
                 fetch(wanted, part, opener, task=task, notify=notify, stop=stop)
             part.replace(target)
             memo.forget()
-            fsync_dir(target.parent)
     return True
 
 

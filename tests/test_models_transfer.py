@@ -71,7 +71,6 @@ def run(part: Path, server: Server, what: Wanted | None = None, notes: list[str]
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "PAUSES_S", (0.0, 0.0, 0.0))
-    monkeypatch.setattr("os.fsync", lambda _: None)
 
 
 @given(cuts=strategies.lists(strategies.integers(0, len(CONTENT)), max_size=8), step=strategies.integers(1, 4000))

@@ -13,7 +13,7 @@ from prompt_toolkit.filters import Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
-from prompt_toolkit.layout.containers import ConditionalContainer, Container, Window
+from prompt_toolkit.layout.containers import AnyContainer, ConditionalContainer, Window
 from prompt_toolkit.layout.controls import BufferControl
 from prompt_toolkit.layout.dimension import Dimension
 from prompt_toolkit.layout.menus import CompletionsMenuControl
@@ -70,7 +70,7 @@ class Editor:
             dont_extend_height=True,
             style="class:completion-menu",
         )
-        self.containers: list[Container] = [self.window, search, ConditionalContainer(menu, has_completions)]
+        self.containers: list[AnyContainer] = [self.window, search, ConditionalContainer(menu, has_completions)]
 
     @property
     def text(self) -> str:

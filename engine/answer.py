@@ -309,9 +309,11 @@ def visible_tokens(tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def sampler_json(sampling: Sampling) -> dict[str, Any]:
+    """The settings that decide the choice of tokens, for `--json`."""
     names = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "mirostat")
     return {name: getattr(sampling, name) for name in names} | {"grammar": sampling.grammar is not None}
 
 
 def rate(tokens_per_second: float | None) -> str:
+    """The rate in parentheses, ` (123 tok/s)`; nothing where there is none."""
     return f" ({tokens_per_second:.0f} tok/s)" if tokens_per_second else ""

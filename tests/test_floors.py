@@ -153,10 +153,8 @@ def test_the_check_lets_pass(path: str, source: str) -> None:
 def test_help_and_version_import_nothing_heavy(flag: str) -> None:
     code = (
         "import sys\n"
-        "from llmcli.cli.main import run\n"
-        f"sys.argv = ['llmcli', {flag!r}]\n"
-        "try:\n    run()\n"
-        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "from llmcli.cli.main import call\n"
+        f"assert call([{flag!r}]) == 0\n"
         "print('\\nLOADED', *sorted({m.split('.')[0] for m in sys.modules}))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

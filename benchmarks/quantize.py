@@ -9,15 +9,22 @@ run in turns, and who goes first changes every round. llama-quantize is made to 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from speed import LLMCLI, BenchError, Result, alternate, find_peer, run, same_library, summary
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # started as a file and not with -m: then this folder stands there
+    sys.path.append(str(ROOT))
+
+from benchmarks.speed import LLMCLI, BenchError, Result, alternate, find_peer, run, summary  # noqa: E402
 
 BOUND = 0.98
 _QUANTIZE_MS = re.compile(r"quantize time = +([\d.]+) ms")
@@ -43,10 +50,22 @@ def theirs(peer: str, env: dict[str, str], model: str, type_name: str, threads: 
     return [1000 / float(found[1]), 1 / whole_s]
 
 
+def library_environment(peer: str) -> dict[str, str]:
+    """An environment in which the peer loads llmcli's own libllama, where that fits."""
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None or spec.origin is None:
+        raise BenchError("llama-cpp-python is not installed: run `make install`")
+    variable = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
+    env = {**os.environ, variable: str(Path(spec.origin).parent / "lib")}
+    # llama-quantize ends its help with exit code 1, so that it loads shows in what it prints.
+    shown = subprocess.run([peer, "--help"], env=env, capture_output=True, text=True, check=False).stdout
+    return env if "usage" in shown else dict(os.environ)
+
+
 def compare(peer: str, model: str, types: Sequence[str], threads: int, rounds: int) -> list[Result]:
     """Both sides on every type."""
     results = []
-    env, _ = same_library(peer)
+    env = library_environment(peer)
     with tempfile.TemporaryDirectory(dir=Path(model).resolve().parent) as name:
         folder = Path(name)
         for kind in types:

@@ -13,7 +13,7 @@ from llmcli.cli.cmd_quantize import AUTO, target_for, tell_tensors, with_weights
 from llmcli.cli.quantize_view import QuantizeView
 from llmcli.hardware.cores import read_cores
 from llmcli.quant.child import Child
-from llmcli.quant.fit import CANDIDATES, plain_types
+from llmcli.quant.fit import CANDIDATES, lasting_types, plain_types
 from llmcli.quant.fit_run import (
     Goal,
     Verdict,
@@ -165,7 +165,8 @@ def _for_this_machine(
     rates = type_rates(settings, request.threads, view.notify)
     costs = measure_costs(source, request, weights, settings, view)
     with Child() as child:
-        choice = choose_for_machine(plain_types(child, source, request, weights, costs, view), rates)
+        found = plain_types(child, source, request, weights, costs, view, lasting_types())
+        choice = choose_for_machine(found, rates)
         plan = choice.best.plain.plan
         target = target_for(source, out, plan.target.name, values, settings)
         if values["dry_run"]:

@@ -54,7 +54,7 @@ CANDIDATES = (
     "IQ2_XS",
     "IQ2_XXS",
 )
-_WIDEST, _HEADER_SPARE_BYTES = 4.5, 8 << 10
+_WIDEST, _HEADER_SPARE_BYTES, _NEAR = 4.5, 8 << 10, 0.8
 _PLAIN = tuple(t for t in TARGET_TYPES if t.quantizes and t.name not in {"Q1_0", "Q2_0", "TQ1_0", "TQ2_0", "MXFP4_MOE"})
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
@@ -210,8 +210,13 @@ def plain_types(
     costs: Costs,
     listener: Listener,
     targets: Sequence[TargetType] = _PLAIN,
+    *,
+    most_bytes: int | None = None,
 ) -> list[Plain]:
-    """Every plain type that this model can be quantized to, with what it should cost."""
+    """The plain types that this model can be quantized to, with what they should cost.
+
+    most_bytes   of tensor data: only types that stay within it and come near it, of which the error is worth measuring
+    """
     found, unheard = [], Unheard(listener)
     for target in targets:
         try:
@@ -219,8 +224,17 @@ def plain_types(
         except LlmcliError:
             continue  # needs a matrix, or has no type for these rows
         found.append((target, plan))
+    if most_bytes is not None:
+        within = [(target, plan) for target, plan in found if plan.target_bytes <= most_bytes]
+        near = _NEAR * max((plan.target_bytes for _, plan in within), default=0)
+        found = [(target, plan) for target, plan in within if plan.target_bytes >= near]
     costs.errors.measure((t.name, [t.target_type]) for _, plan in found for t in plan.tensors if t.changes)
     return [Plain(target, plan, costs.plan(plan)) for target, plan in found]
+
+
+def lasting_types() -> tuple[TargetType, ...]:
+    """The plain types that a model is still itself in: from 3 bits up."""
+    return tuple(target for target in _PLAIN if target.bits >= 3)
 
 
 def best_plain(found: Sequence[Plain], budget_bytes: int) -> Plain | None:

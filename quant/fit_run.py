@@ -126,7 +126,8 @@ def choose_types(
     free = free_tensors(child, source, request, told)
     limit = budget(source, free, file_bytes=goal.file_bytes, bpw=goal.bpw)
     fitted = fit(child, source, request, weights, costs, free, limit, allowed, told)
-    return fitted, best_plain(plain_types(child, source, request, weights, costs, told), limit)
+    rivals = plain_types(child, source, request, weights, costs, told, most_bytes=limit)
+    return fitted, best_plain(rivals, limit)
 
 
 def carry_out_best(

@@ -56,7 +56,8 @@ class TensorErrors:
         """The mean square of each column of a tensor: times that of what it is multiplied with, the product's."""
         header, tensor = self._place(name)
         powers = [np.square(rows).mean(axis=0) for rows, _ in _samples(header, tensor, None)]
-        return np.mean(powers, axis=0, dtype=np.float32)
+        mean: Floats = np.mean(powers, axis=0, dtype=np.float32)
+        return mean
 
     def row_power(self, name: str) -> Floats:
         """The mean square of each row of a tensor, all of it read."""

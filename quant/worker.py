@@ -23,7 +23,6 @@ from typing import Any
 from llmcli.base.errors import LlmcliError
 from llmcli.engine import native
 from llmcli.engine.quantizer import NativeSettings, Weights, quantize
-from llmcli.quant.weights import read_weights
 
 _STDOUT = 1
 # The parent decides when the child ends; a Ctrl-C or a closed terminal is told to the whole group.
@@ -92,4 +91,6 @@ def _weights(job: dict[str, Any]) -> tuple[Weights, ...]:
 @functools.lru_cache(maxsize=1)
 def _read(path: str, include: tuple[str, ...], exclude: tuple[str, ...]) -> tuple[Weights, ...]:
     """Once for the plan and the runs of all types."""
+    from llmcli.quant.weights import read_weights  # with numpy behind it 0.1 s, for those who have a matrix
+
     return read_weights(Path(path), "", include, exclude).native()

@@ -163,6 +163,8 @@ def test_the_plain_rival(child: Child, source: Source) -> None:
     assert best is not None
     assert best.target.name == "Q6_K"
     assert best_plain(found, 1000) is None
+    near = plain_types(child, source, PLAIN, None, costs_of(source), heard, targets, most_bytes=sizes["Q6_K"])
+    assert [plain.target.name for plain in near] == ["Q6_K"]  # Q4_0 is far below
 
 
 @pytest.fixture
@@ -172,7 +174,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_run, "_CHECK_TOKENS", 64)
     rivals = [parse_target(name) for name in ("Q8_0", "Q4_K_M", "Q4_0")]
     monkeypatch.setattr("llmcli.quant.fit._PLAIN", tuple(rivals))
-    monkeypatch.setattr("llmcli.quant.fit_run.plain_types", lambda *args: plain_types(*args, rivals))
+
+    def three(*args: Any, **options: Any) -> Any:
+        return plain_types(*args, targets=rivals, **options)
+
+    monkeypatch.setattr(fit_run, "plain_types", three)
 
 
 def test_sensitivity_is_measured_and_remembered(source: Source, settings: Settings) -> None:

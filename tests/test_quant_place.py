@@ -200,7 +200,7 @@ def test_a_folder_that_cannot_be_written_to(
     def refuse(**_options: object) -> str:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(place.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr("llmcli.quant.place.tempfile.mkdtemp", refuse)
     with pytest.raises(LlmcliError, match=why) as caught, work_folder(target(tmp_path / "x.gguf")):
         pass
     assert caught.value.exit_code == code

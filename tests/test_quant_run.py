@@ -16,6 +16,7 @@ from llmcli.models.gguf_header import read_header
 from llmcli.quant import run
 from llmcli.quant.child import Child
 from llmcli.quant.place import WORK_PREFIX, target_at
+from llmcli.quant.plan import read_plan
 from llmcli.quant.request import Override, QuantizeRequest, parse_override
 from llmcli.quant.rules import parse_rule
 from llmcli.quant.types import TARGET_TYPES, parse_target
@@ -334,7 +335,7 @@ def test_a_folder_that_is_no_longer_writable(child: Child, wide: Path, tmp_path:
     monkeypatch.setattr(child, "run", _iostream_error)
     monkeypatch.setattr(child, "close", lambda: None)
     opened = run.open_source(wide, "wide")
-    plan = run.read_plan(["[ 1/ 1] a.weight - [ 32, 1, 1, 1], type = f32, size = 0.01 MiB"], parse_target("Q8_0"))
+    plan = read_plan(["[ 1/ 1] a.weight - [ 32, 1, 1, 1], type = f32, size = 0.01 MiB"], parse_target("Q8_0"))
     with pytest.raises(ResourceError, match="no room"):
         run.carry_out(child, opened, plan, target_at(tmp_path / "o", parts=1, forced=False), PLAIN, None, Quiet())
     assert not [name for name in os.listdir(tmp_path) if name.startswith(WORK_PREFIX)]

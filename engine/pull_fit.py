@@ -13,6 +13,7 @@ from typing import Any
 from llmcli.base.errors import ResourceError
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
+from llmcli.engine.fit import sequences_for
 from llmcli.engine.plan import DEFAULT_CTX_TOKENS
 from llmcli.hardware.memory import Memory
 from llmcli.models.estimate import MemoryNeed, memory_need
@@ -85,7 +86,9 @@ def fit_of(size_bytes: int, facts: ModelFacts | None, memory: Memory) -> Fit:
         needed = int(size_bytes * (1 + _ROUGH_SHARE)) + _ROUGH_BYTES
         return Fit(None, needed, DEFAULT_CTX_TOKENS, usable, total, memory.available_bytes)
     n_ctx = min(DEFAULT_CTX_TOKENS, facts.n_ctx_train or DEFAULT_CTX_TOKENS)
-    need = replace(memory_need(facts, n_ctx), weights_bytes=size_bytes)
+    # As `llmcli run` makes its context, and `llmcli show` counts it.
+    sequences = sequences_for(has_window=facts.sliding_window is not None, swa_full=True)
+    need = replace(memory_need(facts, n_ctx, n_parallel=sequences, swa_full=True), weights_bytes=size_bytes)
     return Fit(need, need.total_bytes, n_ctx, usable, total, memory.available_bytes)
 
 

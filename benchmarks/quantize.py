@@ -9,6 +9,7 @@ run in turns, and who goes first changes every round. llama-quantize is made to 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -50,6 +51,16 @@ def theirs(peer: str, env: dict[str, str], model: str, type_name: str, threads: 
     return [1000 / float(found[1]), 1 / whole_s]
 
 
+def _ours(model: str, type_name: str, threads: int, folder: Path, _number: int) -> list[float]:
+    return ours(model, type_name, threads, folder)
+
+
+def _theirs(
+    peer: str, env: dict[str, str], model: str, type_name: str, threads: int, folder: Path, _number: int
+) -> list[float]:
+    return theirs(peer, env, model, type_name, threads, folder)
+
+
 def library_environment(peer: str) -> dict[str, str]:
     """An environment in which the peer loads llmcli's own libllama, where that fits."""
     spec = importlib.util.find_spec("llama_cpp")
@@ -70,11 +81,9 @@ def compare(peer: str, model: str, types: Sequence[str], threads: int, rounds: i
         folder = Path(name)
         for kind in types:
             ours(model, kind, threads, folder)  # the file is then in the page cache for both
-            columns = alternate(
-                rounds,
-                lambda _number, kind=kind: ours(model, kind, threads, folder),
-                lambda _number, kind=kind: theirs(peer, env, model, kind, threads, folder),
-            )
+            mine = functools.partial(_ours, model, kind, threads, folder)
+            peers = functools.partial(_theirs, peer, env, model, kind, threads, folder)
+            columns = alternate(rounds, mine, peers)
             bounds = (BOUND, None)
             for what, pairs, bound in zip(("quantizing", "whole process"), columns, bounds, strict=True):
                 results.append(summary(f"{kind}, {what}", "llama-quantize", "tok/s", pairs, bound))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,7 @@ _READ_TOKENS, _READ_ROUNDS, _WRITE_TOKENS, _WRITE_ROUNDS = 64, 4, 3, 8
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 64
 _SLOW = 1.5
 _NEAR_BITS = 1.0
+_BUSY_LOAD = 1.25  # per core
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,20 @@ def type_rates(
     known = recall_rates(settings, threads)
     missing = [name for name in names if name not in known]
     if missing:
-        notify(f"measuring how fast {len(missing)} types are on this CPU; it is kept for the next time")
+        busy = _is_busy()
+        kept = "other work is going on, so it is not kept" if busy else "it is kept for the next time"
+        notify(f"measuring how fast {len(missing)} types are on this CPU; {kept}")
         with tempfile.TemporaryDirectory(prefix="llmcli-rates-") as folder:
             for name in missing:
                 known[name] = _measure(Path(folder) / f"{name}.gguf", name, threads)
-        _remember(_memo(settings, threads), known)
+        if not busy:
+            _remember(_memo(settings, threads), known)
     return known
+
+
+def _is_busy() -> bool:
+    """Whether more than our own threads wanted the cores in the last minute."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY_LOAD * (os.cpu_count() or 1)
 
 
 def _memo(settings: Settings, threads: int) -> Path:

@@ -175,8 +175,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     rivals = [parse_target(name) for name in ("Q8_0", "Q4_K_M", "Q4_0")]
     monkeypatch.setattr("llmcli.quant.fit._PLAIN", tuple(rivals))
 
-    def three(*args: Any, most_bytes: int) -> Any:
-        return plain_types(*args[:6], rivals, most_bytes=most_bytes)
+    def three(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, *, most_bytes: int) -> Any:
+        return plain_types(a, b, c, d, e, f, rivals, most_bytes=most_bytes)
 
     monkeypatch.setattr(fit_run, "plain_types", three)
 

@@ -48,7 +48,16 @@ def test_the_model_is_one_that_llama_cpp_takes(tmp_path: Path, name: str) -> Non
     assert WEIGHTS < facts.n_params < 1.01 * WEIGHTS
 
 
-def test_measured_once_and_remembered(settings: Settings) -> None:
+def test_figures_of_a_busy_machine_are_not_kept(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
+    notes: list[str] = []
+    assert type_rates(settings, 1, notes.append, ["Q4_0"])["Q4_0"].read_s > 0
+    assert "not kept" in notes[0]
+    assert recall_rates(settings, 1) == {}
+
+
+def test_measured_once_and_remembered(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     notes: list[str] = []
     first = type_rates(settings, 1, notes.append, ["Q4_0"])
     assert len(notes) == 1

@@ -7,6 +7,8 @@ the run is stopped and every half minute, and removed once the output is whole.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,13 +140,16 @@ def merge_files(files: Sequence[Path], output: Path, *, force: bool) -> ImatrixR
 
 def check_output(output: Path, inputs: Sequence[Path], *, force: bool) -> None:
     """Raise LlmcliError where `output` cannot or must not be written: it is there, or is one of the inputs."""
-    check_target(Target(output.absolute().parent, (output,), output.name, force), inputs)
+    real = Path(os.path.realpath(output))
+    check_target(Target(real.parent, (real,), real.name, force), inputs)
+    if not os.access(real.parent, os.W_OK):
+        raise cannot_write(real.parent, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def save(path: Path, imatrix: Imatrix) -> None:
-    """Write the file in one step. Raises LlmcliError where the folder cannot be written to."""
+    """Write the file in one step; a link is followed, and stays. Raises LlmcliError where that cannot be done."""
     try:
-        write_imatrix(path, imatrix)
+        write_imatrix(Path(os.path.realpath(path)), imatrix)
     except OSError as error:
         raise cannot_write(path.absolute().parent, error) from None
 

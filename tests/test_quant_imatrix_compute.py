@@ -218,6 +218,21 @@ def test_a_missing_folder_is_told_before_anything_is_computed(dense: Path, tmp_p
         computed(asking(dense, tmp_path / "none" / "m.gguf"))
 
 
+def test_a_folder_that_is_read_only_is_told_before_anything_is_computed(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.os, "access", lambda path, mode: False)
+    with pytest.raises(LlmcliError, match=r"cannot write to the folder .*: Permission denied"):
+        computed(asking(dense, tmp_path / "m.gguf"))
+
+
+def test_a_link_is_followed_and_stays(dense: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.gguf").symlink_to(tmp_path / "real.gguf")
+    computed(asking(dense, tmp_path / "link.gguf", n_chunks=1))
+    assert (tmp_path / "link.gguf").is_symlink()
+    assert read_imatrix(tmp_path / "real.gguf").n_chunks == 1
+
+
 def test_a_damaged_input_is_told_before_anything_is_computed(dense: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"no")
     with pytest.raises(ModelError, match=r"bad\.gguf"):

@@ -28,9 +28,9 @@ Examples:
   llmcli bench --baseline good.json --fail-if 'tg<-5%'
 
 \b
-Exit status: 0 done, 2 usage, 3 no such model, 5 --fail-if, 6 not enough memory,
-130 interrupted (what was measured is written), 1 anything else. Where a part
-failed, the rest is written and the exit status is that of the first failure."""
+Exit status: 0 done, 2 usage, 3 no such model, 5 --fail-if, 6 not enough
+memory, 130 interrupted (what was measured is written), 1 anything else. Where
+a part failed, the rest is written and the exit status is that of the first."""
 
 
 @click.group(
@@ -77,7 +77,8 @@ def group(ctx: click.Context, /, **values: Any) -> int:
     """Measure prefill (pp) and decode (tg) rates: every size with every combination of the settings.
 
     LISTs are written 512,1024 or 0-4096+1024 or 64-4096*2. The tokens are given, so that a model that would end its
-    answer still computes N of them. The rate is the median of the samples, ± half the width of their middle half.
+    answer still computes N of them. The rate is the median of the samples, with half the
+    width of their middle half behind it.
     """
     if ctx.invoked_subcommand is not None:
         if isinstance(ctx.command, LazyGroup):

@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "alias": ("cmd_alias", "group", "Give models short names."),
     "verify": ("cmd_verify", "command", "Check the bytes, header and tensors of models."),
     "path": ("cmd_path", "command", "Print the file of a model."),
-    "chat": ("cmd_chat", "command", "Talk with a model; conversations are saved and come back at once."),
+    "chat": ("cmd_chat", "command", "Talk with a model; conversations come back at once."),
     "sessions": ("cmd_sessions", "group", "List, show, export, copy and remove saved conversations."),
     "pull": ("cmd_pull", "command", "Fetch models: checked, resumed where they broke off."),
     "cache": ("cmd_cache", "group", "List, name, fill, move and check the stored prompt prefixes."),

@@ -182,8 +182,8 @@ def words(flag: Flag) -> list[str]:
 def test_no_flag_is_left_out() -> None:
     options = [param for param in cmd_run.command.params if isinstance(param, click.Option)]
     assert sorted(" ".join(sorted(o.opts, key=len)) for o in options) == sorted(
-        # --prefix needs something that was saved: tests/test_cli_cache_fill.py
-        ["--prefix", *(flag.names for flag in FLAGS)]
+        # --prefix needs something that was saved: tests/test_cli_cache_fill.py; --session: tests/test_cli_cmd_chat.py
+        ["--prefix", "--session", *(flag.names for flag in FLAGS)]
     )
 
 

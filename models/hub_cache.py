@@ -111,7 +111,8 @@ def write_ref(cache: Path, repo_id: str, revision: str, commit: str) -> None:
         if path.read_text() == commit:
             return
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, commit.encode(), mode=0o644)
+    # Waiting for the disk here would be waiting for the model that was just written.
+    atomic_write(path, commit.encode(), mode=0o644, durable=False)
 
 
 def remove_outdated_parts(cache: Path, repo_id: str, current: Iterable[str]) -> None:

@@ -98,7 +98,8 @@ def remember_digests(path: Path, settings: Settings, digests: Sequence[str]) -> 
         facts = check_model(absolute, need_vocabulary=False)
         if len(facts.shards) == len(digests):
             found = Inspected(Path(facts.shards[0]), facts, _content_id([bytes.fromhex(d) for d in digests]))
-            _remember(_memo_path(absolute, settings), found, [file_identity(shard) for shard in facts.shards])
+            files = [file_identity(shard) for shard in facts.shards]
+            _remember(_memo_path(absolute, settings), found, files, durable=False)
 
 
 def known_content_ids(path: Path, settings: Settings) -> frozenset[str]:
@@ -200,7 +201,7 @@ def _recall(memo: Path, path: Path) -> Inspected | None:
     return Inspected(Path(facts.shards[0]), facts, content_id)
 
 
-def _remember(memo: Path, found: Inspected, files: list[FileIdentity]) -> None:
+def _remember(memo: Path, found: Inspected, files: list[FileIdentity], *, durable: bool = True) -> None:
     with contextlib.suppress(OSError):
         data: dict[str, Any] = {
             "version": MEMO_VERSION,
@@ -209,4 +210,4 @@ def _remember(memo: Path, found: Inspected, files: list[FileIdentity]) -> None:
             "facts": found.facts.as_json(),
         }
         make_private_dir(memo.parent)
-        atomic_write(memo, json.dumps(data, ensure_ascii=True).encode())
+        atomic_write(memo, json.dumps(data, ensure_ascii=True).encode(), durable=durable)

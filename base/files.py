@@ -30,8 +30,8 @@ def make_private_dir(path: Path) -> Path:
 def atomic_write(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Put `data` at `path` in one step. Raises OSError; the old file then stands as it was.
 
-    durable   wait until it is on the disk, which may take as long as writing all that waits to be written there. Without
-              it a power cut can leave an empty file: for what is no loss.
+    durable   wait until it is on the disk, which may take as long as writing all that waits to be written there;
+              without it a power cut can leave an empty file, so that is for what is no loss
     """
     import tempfile  # with what it needs 3 ms; most runs only read
 

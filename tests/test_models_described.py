@@ -198,7 +198,7 @@ def _nothing(handler: _Hostile) -> None:
 
 @pytest.mark.parametrize("body", [_endless, _endless_header, _zipped, _loop, _short, _nothing])
 def test_a_server_that_means_harm(monkeypatch: pytest.MonkeyPatch, body: Callable[[_Hostile], None]) -> None:
-    handler = type("Handler", (_Hostile,), {"body": body, "sent": 0})
+    handler: type[_Hostile] = type("Handler", (_Hostile,), {"body": body, "sent": 0})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.handle_error = lambda *_: None  # type: ignore[method-assign]

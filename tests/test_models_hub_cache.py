@@ -64,7 +64,12 @@ def test_many_parts_linked_at_once_each_get_their_own_bytes(tmp_path: Path) -> N
     for slot in slots:
         make_folders(slot)
         slot.part.write_bytes(slot.blob.name.encode())
-    threads = [threading.Thread(target=lambda some=slots[at::8]: [place(slot) for slot in some]) for at in range(8)]
+
+    def place_some(at: int) -> None:
+        for slot in slots[at::8]:
+            place(slot)
+
+    threads = [threading.Thread(target=place_some, args=(at,)) for at in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -106,7 +111,7 @@ def test_free_space_of_a_folder_to_come(tmp_path: Path) -> None:
 
 
 def test_the_hubs_own_tools_are_waited_for(hub: HubStub) -> None:
-    from huggingface_hub.utils import WeakFileLock
+    from huggingface_hub.utils._fixes import WeakFileLock
 
     from llmcli.base.settings import load
     from llmcli.models.progress import silent

@@ -8,6 +8,8 @@ fifth of the work with a small model.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,7 @@ from llmcli.engine.eval_callback import Operand, Product, Watcher
 from llmcli.quant.imatrix import Entry, Floats
 
 _OUTPUT = "output.weight"
+_Number = TypeVar("_Number", np.float32, np.int32)
 
 
 class Collector:
@@ -106,6 +109,6 @@ def _whole_numbers(operand: Operand) -> NDArray[np.int32]:
     return _array(operand, np.int32)
 
 
-def _array(operand: Operand, kind: type) -> NDArray[np.generic]:
+def _array(operand: Operand, kind: type[_Number]) -> NDArray[_Number]:
     """The operand's elements where they lie; the slowest dimension first, as numpy counts."""
     return np.ndarray(operand.shape[::-1], kind, operand.memory(), 0, operand.strides_bytes[::-1])

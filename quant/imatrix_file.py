@@ -105,7 +105,7 @@ def _floats(header: GgufHeader, source: Source, tensor: GgufTensor) -> Floats:
     return _finite(header.path, tensor.name, data, tensor.elements)
 
 
-def _finite(path: Path, name: str, data: bytes, count: int) -> Floats:
+def _finite(path: Path, name: str, data: bytes | bytearray, count: int) -> Floats:
     if len(data) != 4 * count:
         raise ModelError(f"{shown(path)} is cut off in {printable(name)}")
     values = np.frombuffer(data, "<f4").astype(np.float32)
@@ -148,7 +148,7 @@ def _old_text(source: Source, what: str) -> bytes:
         source.fail(f"{what} is {size} bytes long, expected at most {_MAX_NAME_BYTES}", source.position - 4)
     source.need(size, what)
     source.position += size
-    return source.data[source.position - size : source.position]
+    return bytes(source.data[source.position - size : source.position])
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

@@ -116,7 +116,8 @@ def _of(name: str, entry: Entry, imatrix: Imatrix) -> TensorStatistics:
 def _activations(entry: Entry) -> Floats:
     rows = entry.sums.reshape(len(entry.counts), -1)
     used = entry.counts > 0
-    means: Floats = rows[used] / entry.counts[used, None].astype(np.float32)
+    counts = entry.counts[used].astype(np.float32)
+    means: Floats = rows[used] / counts[:, np.newaxis]
     return means.reshape(-1)
 
 

@@ -139,7 +139,7 @@ def test_a_process_and_a_terminal(run_cli: RunCli, open_terminal: OpenTerminal, 
 
 
 def row(name: str, *, against: bool) -> Row:
-    versus = Versus(*[0.5] * len(Versus.__slots__)) if against else None  # type: ignore[arg-type]
+    versus = Versus(*[0.5] * len(Versus.__slots__)) if against else None
     return Row(name, "/p", "c", "Q4_0", 5 << 20, 4.5, Perplexity(9.5, 0.25, 10), versus, Rates(100, 20))
 
 

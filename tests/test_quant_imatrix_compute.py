@@ -21,6 +21,7 @@ from llmcli.engine.preflight import EngineBuild
 from llmcli.models.progress import Progress, ProgressFactory
 from llmcli.quant import imatrix_compute as module
 from llmcli.quant.corpus import Text
+from llmcli.quant.imatrix import Imatrix
 from llmcli.quant.imatrix_compute import ImatrixRequest, ImatrixResult, auto_imatrix, compute_imatrix, merge_files
 from llmcli.quant.imatrix_file import dump, read_imatrix, write_imatrix
 from tests.fixtures.notes import Notes
@@ -132,7 +133,12 @@ def test_the_state_is_saved_every_so_often(dense: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(module, "SAVE_EVERY_S", 0.0)
     saved: list[tuple[str, int]] = []
     real = module.save
-    monkeypatch.setattr(module, "save", lambda path, m: (saved.append((path.name, m.n_chunks)), real(path, m))[1])
+
+    def save(path: Path, matrix: Imatrix) -> None:
+        saved.append((path.name, matrix.n_chunks))
+        real(path, matrix)
+
+    monkeypatch.setattr(module, "save", save)
     computed(asking(dense, tmp_path / "m.gguf", n_chunks=3))
     assert saved == [("m.gguf.part", 1), ("m.gguf.part", 2), ("m.gguf.part", 3), ("m.gguf", 3)]
     assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
@@ -221,7 +227,7 @@ def test_a_missing_folder_is_told_before_anything_is_computed(dense: Path, tmp_p
 def test_a_folder_that_is_read_only_is_told_before_anything_is_computed(
     dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(LlmcliError, match=r"cannot write to the folder .*: Permission denied"):
         computed(asking(dense, tmp_path / "m.gguf"))
 

@@ -21,6 +21,7 @@ from llmcli.engine.preflight import EngineBuild
 from llmcli.quant import quality_compare as module
 from llmcli.quant.corpus import Text
 from llmcli.quant.quality_compare import Comparison, Options, compare
+from llmcli.quant.quality_score import BaseScores, Scorer
 from tests.fixtures.notes import Notes
 from tests.fixtures.text_models import TEXT, write_text_model
 
@@ -107,7 +108,7 @@ class Opened:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         self.now, self.most = 0, 0
-        real = module.open_evaluator
+        real = evaluator_module.open_evaluator
 
         @contextlib.contextmanager
         def opening(reference: str | None, *rest: Any, **more: Any) -> Iterator[Measured]:
@@ -136,14 +137,14 @@ def test_a_bound_on_memory_changes_no_figure(
     whole = compared(models["dense"], models["noisy"])
     monkeypatch.setattr(module, "_fit_together", lambda subjects: fits)
     kept: list[int] = []
-    real = module.Scorer.encode
+    real = Scorer.encode
 
-    def encode(self: module.Scorer, *rest: Any) -> module.BaseScores:
+    def encode(self: Scorer, *rest: Any) -> BaseScores:
         found = real(self, *rest)
         kept.append(found.nbytes)
         return found
 
-    monkeypatch.setattr(module.Scorer, "encode", encode)
+    monkeypatch.setattr(Scorer, "encode", encode)
     opened = Opened(monkeypatch)
     parts = compared(models["dense"], models["noisy"], logits_bytes=3 * CODES_BYTES)
     assert (len(opened.names), opened.most) == (2 if fits else 6, most)

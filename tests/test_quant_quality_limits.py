@@ -71,6 +71,6 @@ def test_which_need_a_base() -> None:
 
 
 def test_every_metric_is_a_figure_of_a_row() -> None:
-    against = Versus(*[1.0] * len(Versus.__slots__))  # type: ignore[arg-type]
+    against = Versus(*[1.0] * len(Versus.__slots__))
     row = Row("n", "p", "c", "Q4_0", 1, 4.5, Perplexity(1, 1, 1), against, Rates(1, 1))
     assert set(METRICS.values()) <= set(row.figures())

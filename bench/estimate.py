@@ -162,7 +162,10 @@ class Expected:
 
     def __init__(self, environment: dict[str, Any], settings: Settings) -> None:
         self._id = machine_id(environment)
-        runs, _ = read_history(settings)
+        try:
+            runs, _ = read_history(settings)
+        except OSError:  # then there are no rates of before: the rest of the page does without
+            runs = []
         self._rows: list[Row] = [row for run in reversed(runs) for row in run.rows if self._is_here(row)]
         self._machine: Machine | None = recall(self._id, settings)
 

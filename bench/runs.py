@@ -7,8 +7,9 @@ and counted, never an error.
 from __future__ import annotations
 
 import csv
+import io
 import json
-import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,13 @@ from llmcli.base.files import file_lock, make_private_dir
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.bench.result import Row
+from llmcli.bench.row_check import checked_row, parse_cell, parse_json
 
 _FOLDER, _FILE = "bench", "history.jsonl"
 _MAX_BYTES = 64 << 20
 _LOCK_WAIT_S = 5.0
-# What a row must have to be compared or drawn; llama-bench's own rows do.
-_NEEDED = ("n_prompt", "n_gen", "n_depth", "avg_ts", "test_time")
+_CELL_CHARS = 1 << 24  # thousands of samples stand in one cell; csv's own limit is 128 KiB
+_HOW = "llmcli bench -o json > FILE makes one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +50,48 @@ def remember(rows: Sequence[Row], label: str, settings: Settings) -> None:
     line = json.dumps({"time": rows[0]["test_time"], "label": label, "rows": list(rows)}) + "\n"
     try:
         make_private_dir(path.parent)
-        with file_lock(path.with_suffix(".lock"), timeout_s=_LOCK_WAIT_S), open(path, "ab") as out:
-            out.write(line.encode("utf-8"))
+        with file_lock(path.with_suffix(".lock"), timeout_s=_LOCK_WAIT_S):
+            _append(path, line.encode("utf-8"))
     except OSError as error:
         raise LlmcliError(f"cannot keep the run in {printable(str(path))}: {error.strerror}") from None
 
 
+def _append(path: Path, line: bytes) -> None:
+    """All of the line or nothing of it; behind half a line, which a power cut can leave, a new one begins."""
+    with open(path, "a+b", buffering=0) as out:
+        end = out.seek(0, os.SEEK_END)
+        out.seek(max(0, end - 1))
+        rest = memoryview(line if out.read(1) in (b"", b"\n") else b"\n" + line)
+        try:
+            while rest:
+                rest = rest[out.write(rest) :]
+        except OSError:
+            out.truncate(end)
+            raise
+
+
 def read_history(settings: Settings) -> tuple[list[Run], int]:
-    """The runs, oldest first, and how many lines could not be read."""
-    try:
-        lines = _read(history_file(settings)).splitlines()
-    except FileNotFoundError:
-        return [], 0
+    """The runs, oldest first, and how many lines could not be read. Raises OSError where the file cannot."""
     runs, damaged = [], 0
-    for number, line in enumerate(lines, start=1):
-        run = _parse_run(number, line)
-        if run:
-            runs.append(run)
-        else:
-            damaged += 1
+    try:
+        with open(history_file(settings), "rb") as source:
+            for number, line in enumerate(iter(lambda: source.readline(_MAX_BYTES), b""), start=1):
+                run = _parse_run(number, line)
+                if run:
+                    runs.append(run)
+                else:
+                    damaged += 1
+    except FileNotFoundError:
+        pass
     return runs, damaged
 
 
-def _parse_run(number: int, line: str) -> Run | None:
+def _parse_run(number: int, line: bytes) -> Run | None:
     try:
-        found = json.loads(line)
-        rows = tuple(_checked(row) for row in found["rows"])
+        found = parse_json(line.decode("utf-8", "replace"))
+        rows = tuple(checked_row(row) for row in found["rows"])
         return Run(number, str(found["time"]), str(found.get("label") or ""), rows) if rows else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return None
 
 
@@ -91,14 +107,12 @@ def load_rows(name: str, settings: Settings) -> list[Row]:
     except OSError as error:
         raise UsageError(f"cannot read {printable(name)}: {error.strerror}") from None
     try:
-        rows = [_checked(row) for row in _parse(text)]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UsageError(
-            f"{printable(name)} holds no results of a bench ({type(error).__name__})",
-            hint="llmcli bench -o json > FILE makes one",
-        ) from None
+        rows = [checked_row(row) for row in _parse(text)]
+    except (ValueError, csv.Error) as error:
+        reason = "not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise UsageError(f"{printable(name)} holds no results of a bench: {reason}", hint=_HOW) from None
     if not rows:
-        raise UsageError(f"{printable(name)} holds no results")
+        raise UsageError(f"{printable(name)} holds no results", hint=_HOW)
     return rows
 
 
@@ -117,40 +131,22 @@ def _from_history(name: str, settings: Settings) -> list[Row]:
 
 def _read(path: Path) -> str:
     with open(path, "rb") as source:
-        return source.read(_MAX_BYTES).decode("utf-8", "replace")
+        return source.read(_MAX_BYTES).decode("utf-8-sig", "replace")
 
 
 def _parse(text: str) -> Iterable[Any]:
-    """The rows of whichever format it is."""
+    """The rows of whichever format it is. Raises ValueError or csv.Error for none."""
     start = text.lstrip()[:1]
-    if start == "[":
-        return list(json.loads(text))
-    if start == "{":
-        lines = [json.loads(line) for line in text.splitlines() if line.strip()]
-        if len(lines) == 1 and "results" in lines[0]:
-            return list(lines[0]["results"])
-        return lines
-    return [_from_csv(row) for row in csv.DictReader(text.splitlines())]
-
-
-def _from_csv(row: dict[str, str]) -> Row:
-    found: Row = {}
-    for name, text in row.items():
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
+    if start not in ("[", "{"):
+        csv.field_size_limit(_CELL_CHARS)
+        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        return [{name: parse_cell(name, cell or "") for name, cell in row.items() if name} for row in table]
+    try:
+        found = parse_json(text)
+    except json.JSONDecodeError:  # one object per line
+        return [parse_json(line) for line in text.split("\n") if line.strip()]
+    if isinstance(found, dict):
+        found = found.get("results", [found])
+    if not isinstance(found, list):
+        raise ValueError("results is no list")
     return found
-
-
-def _checked(row: Any) -> Row:
-    """The row, with what ours have and llama-bench's lack. Raises ValueError, TypeError or KeyError for no row."""
-    found = dict(row)
-    for name in _NEEDED[:3]:
-        if not isinstance(found[name], int):
-            raise TypeError(name)
-    samples = found.get("samples_ts") or [found["avg_ts"]]
-    if not all(isinstance(rate, (int, float)) and math.isfinite(rate) and rate > 0 for rate in samples):
-        raise ValueError("samples_ts")
-    str(found["test_time"])
-    return {**found, "samples_ts": [float(rate) for rate in samples]}

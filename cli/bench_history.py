@@ -82,7 +82,7 @@ def _text(runs: Sequence[Run]) -> str:
             str(row.get("model_name", "")),
             str(row.get("test", "")),
             rate_text(row),
-            str(row["n_threads"]),
+            str(row["n_threads"] or ""),
             run.label,
             "!" * bool(row.get("flags")),
         )

@@ -105,6 +105,12 @@ def test_rates_of_another_model_or_machine_are_none() -> None:
     assert expected() is None
 
 
+def test_a_history_that_cannot_be_read_costs_the_rates_alone(llmcli_home: Path) -> None:
+    (llmcli_home / "state").mkdir()
+    (llmcli_home / "state" / "bench").write_text("in the way")
+    assert Expected(ENVIRONMENT, load())(Inspected(Path("/m.gguf"), LLAMA, ID), PLAN) is None
+
+
 def test_rates_of_the_roofline(scripted_model: Callable[..., Path]) -> None:
     settings = load()
     remember_machine(Machine(8, 40e9, 800e9), "EPYC, 8 of 8 cores", settings)

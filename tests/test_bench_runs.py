@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,18 @@ from llmcli.bench.trials import Grid, trials
 from tests.bench_case import row
 
 ROWS = [row(100, 110, 105), row(20, 21, 22, sizes=Sizes(n_gen=128))]
+
+
+@contextlib.contextmanager
+def limited_file_size(limit_bytes: int) -> Iterator[None]:
+    """As on a full disk: a write past this size fails after its first part went through."""
+    old, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_nothing_yet() -> None:
@@ -57,6 +73,33 @@ def test_a_damaged_line_costs_itself_alone() -> None:
     assert ([run.label for run in runs], [run.number for run in runs], damaged) == (["a", "b"], [1, 6], 4)
 
 
+def test_half_a_line_does_not_cost_the_next_one() -> None:
+    settings = load()
+    remember(ROWS, "a", settings)
+    with open(history_file(settings), "ab") as out:
+        out.write(b'{"time": "2026')
+    remember(ROWS, "b", settings)
+    runs, damaged = read_history(settings)
+    assert ([run.label for run in runs], damaged) == (["a", "b"], 1)
+
+
+def test_a_full_disk_leaves_no_half_line() -> None:
+    settings = load()
+    remember(ROWS, "a", settings)
+    before = history_file(settings).read_bytes()
+    with limited_file_size(len(before) + 100), pytest.raises(LlmcliError, match="cannot keep the run"):
+        remember(ROWS, "b", settings)
+    assert history_file(settings).read_bytes() == before
+
+
+def test_every_line_of_a_long_history_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load()
+    for label in ("a", "b", "c"):
+        remember(ROWS, label, settings)
+    monkeypatch.setattr("llmcli.bench.runs._MAX_BYTES", history_file(settings).stat().st_size // 2)
+    assert [run.label for run in read_history(settings)[0]] == ["a", "b", "c"]
+
+
 def test_a_history_that_cannot_be_written(llmcli_home: Path) -> None:
     (llmcli_home / "state").mkdir()
     (llmcli_home / "state" / "bench").write_text("in the way")
@@ -74,10 +117,24 @@ def test_files_in_every_format(format_name: str, tmp_path: Path) -> None:
     assert [[one[name] for name in names] for one in found] == [[one[name] for name in names] for one in ROWS]
 
 
-def test_the_object_of_json(tmp_path: Path) -> None:
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_the_object_of_json(indent: int | None, mark: str, tmp_path: Path) -> None:
+    """Also as jq writes it, and with the mark that editors of Windows put in front."""
     path = tmp_path / "one.json"
-    path.write_text(json.dumps({"results": ROWS, "failures": [], "interrupted": False}) + "\n")
+    path.write_text(mark + json.dumps({"results": ROWS, "failures": [], "interrupted": False}, indent=indent) + "\n")
     assert load_rows(str(path), load()) == ROWS
+    path.write_text(mark + json.dumps(ROWS[0], indent=indent))
+    assert load_rows(str(path), load()) == ROWS[:1]
+
+
+def test_a_csv_file_with_thousands_of_samples(tmp_path: Path) -> None:
+    many = row(*[100.0] * 9000)
+    report = make_report("csv", trials(Grid()))
+    path = tmp_path / "rows.csv"
+    path.write_text(report.row(many))
+    assert len(path.read_text()) > 131072, "no cell is past the limit of csv"
+    assert len(load_rows(str(path), load())[0]["samples_ts"]) == 9000
 
 
 def test_a_file_of_llama_bench(tmp_path: Path) -> None:

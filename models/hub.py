@@ -31,6 +31,7 @@ from llmcli.models.reach import connect, within
 REACH_S = 2.4
 _RANGE_S, _LEAST_RATE = 20.0, 20_000  # of a read of a header: seconds, and bytes per second
 _MAX_LISTING_BYTES = 64 << 20
+_OF_THE_BODY = {"content-encoding", "content-length", "transfer-encoding"}
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
@@ -71,9 +72,7 @@ def list_repository(repo_id: str, revision: str, settings: Settings, *, reach_s:
 
 def _listing(client: Any, session: Any, path: str, headers: Mapping[str, str], timeout: float) -> bytes:
     with session.stream("GET", path, headers=headers, timeout=timeout, follow_redirects=True) as response:
-        if response.status_code >= 400:
-            response.read()  # the client looks into what the server says along with a refusal
-        client.utils.hf_raise_for_status(response)
+        _raise_for_status(client, response)
         data = bytearray()
         for piece in response.iter_bytes():
             data += piece
@@ -125,8 +124,8 @@ def open_file(wanted: HubFile, settings: Settings, *, offset: int = 0, end: int 
         open_url(file_url(wanted, settings), settings, headers=headers) as (response, body),
     ):
         if body.status not in {200, 206, 416}:
-            response.read()
-            client.utils.hf_raise_for_status(response)
+            _raise_for_status(client, response)
+            raise not_a_hub(settings)
         yield body
 
 
@@ -146,6 +145,15 @@ def open_url(url: str, settings: Settings, *, headers: Mapping[str, str]) -> Ite
         if url.startswith("https:") and response.url.scheme != "https":
             raise ModelError(f"{printable(urlsplit(url).hostname or '')} leads from https to plain http: refused")
         yield response, Body(response, timeout_s=timeout)
+
+
+def _raise_for_status(client: Any, response: Any) -> None:
+    """Raise the client's error for a refusal, told by status and headers alone.
+
+    The client would read the body and look into it: a stranger's, which may have no end or be of any shape.
+    """
+    told = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in _OF_THE_BODY]
+    client.utils.hf_raise_for_status(type(response)(response.status_code, headers=told, request=response.request))
 
 
 def read_range(wanted: HubFile, settings: Settings, start: int, count: int) -> bytes:
@@ -197,9 +205,15 @@ def _reached(settings: Settings, reach_s: float) -> tuple[Any, float]:
 
 
 def _client() -> Any:
-    """huggingface_hub, made silent: what goes wrong is reported once, as an error of ours."""
-    import huggingface_hub
+    """huggingface_hub, made silent: what goes wrong is reported once, as an error of ours.
 
+    And asking nothing of its own accord: for its telemetry it fetches a list of coding agents from the hub before the
+    first request, and names the one it runs under.
+    """
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    constants.HF_HUB_DISABLE_TELEMETRY = True
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL + 1)
     return huggingface_hub
 

@@ -68,6 +68,15 @@ def test_a_dry_run_fetches_nothing(hub: HubStub, run_cli: RunCli) -> None:
     assert value["free_bytes"] > 0
 
 
+@pytest.mark.parametrize("arguments", [["pull", REPO], ["show", f"{REPO}:Q4_K_M"]])
+def test_nothing_is_asked_that_the_user_did_not_ask_for(hub: HubStub, run_cli: RunCli, arguments: list[str]) -> None:
+    env = {"HF_HUB_DISABLE_TELEMETRY": None, "AI_AGENT": "some-agent"}
+    assert run_cli(*arguments, env=env).code == 0
+    strangers = [r.path for r in hub.requests if REPO not in r.path]
+    assert (strangers, all("some-agent" not in r.agent for r in hub.requests)) == ([], True)
+    assert not list(cache().parent.glob(".agent*"))
+
+
 def test_several_at_once_and_one_that_fails(hub: HubStub, run_cli: RunCli) -> None:
     hub.add("o/two", "two-Q8_0.gguf", gguf(seed=2))
     done = run_cli("pull", REPO, "o/none", "o/two")

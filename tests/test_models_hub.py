@@ -15,6 +15,7 @@ from llmcli.base.errors import ModelError
 from llmcli.models import hub as client
 from llmcli.models.hub import HubFile, file_url, list_repository, read_range
 from tests.fixtures.hub_stub import COMMIT, HubStub
+from tests.fixtures.odd_server import Answer, send, send_without_end, serving
 from tests.pull_case import REPO, gguf, hub, online
 
 __all__ = ["hub", "online"]
@@ -87,3 +88,43 @@ def test_a_range(hub: HubStub, no_range: bool, start: int, count: int) -> None:
     hub.set_fault(REPO, no_range=no_range)
     wanted = HubFile(REPO, "Tiny-Q4_K_M.gguf", COMMIT)
     assert read_range(wanted, settings_module.load(), start, count) == gguf()[start : start + count]
+
+
+def _of_a_refusal(body: bytes, *headers: tuple[str, str]) -> Answer:
+    return lambda handler: send(handler, 404, body, ("X-Error-Code", "RepoNotFound"), *headers)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda handler: send_without_end(handler, 404, ("X-Error-Code", "RepoNotFound")),
+        *(_of_a_refusal(body) for body in (b"[]", b"5", b'{"errors": [5]}', b'{"errors": 5}', b"[" * 200_000)),
+        _of_a_refusal(b"no gzip at all", ("Content-Encoding", "gzip")),
+        _of_a_refusal(b"", ("Content-Encoding", "gzip")),
+    ],
+    ids=["endless", "list", "number", "errors", "no errors", "deep", "not gzip", "empty gzip"],
+)
+@pytest.mark.parametrize("of_a_file", [False, True])
+def test_what_a_refusal_says_is_not_read(
+    online: None, monkeypatch: pytest.MonkeyPatch, answer: Answer, of_a_file: bool
+) -> None:
+    with serving(answer) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        settings = settings_module.load()
+        with pytest.raises(ModelError) as caught:
+            if of_a_file:
+                read_range(HubFile("o/r", "m.gguf", COMMIT), settings, 0, 10)
+            else:
+                list_repository("o/r", "main", settings)
+    assert caught.value.message == "the hub has no repository o/r, or it is private"
+
+
+@pytest.mark.parametrize("status", [203, 204, 304, 305])
+def test_an_answer_that_is_neither_a_file_nor_a_refusal(
+    online: None, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    with serving(lambda handler: send(handler, status, b"" if status in {204, 304} else b"GGUF")) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        with pytest.raises(ModelError) as caught:
+            read_range(HubFile("o/r", "m.gguf", COMMIT), settings_module.load(), 0, 10)
+    assert caught.value.message == f"what answers at {url} is not a model hub"

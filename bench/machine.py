@@ -19,6 +19,7 @@ from typing import Any
 
 from llmcli.base.files import atomic_write, make_private_dir
 from llmcli.base.settings import Settings
+from llmcli.bench.row_check import parse_json
 from llmcli.hardware.memory import read_memory
 
 _FOLDER, _FILE = "bench", "machine.json"
@@ -96,10 +97,10 @@ def remember(machine: Machine, machine_id: str, settings: Settings) -> None:
 def recall(machine_id: str, settings: Settings) -> Machine | None:
     """What was measured on this machine before, None where nothing was."""
     try:
-        found = json.loads((settings.state_dir / _FOLDER / _FILE).read_bytes())
+        found = parse_json((settings.state_dir / _FOLDER / _FILE).read_text("utf-8"))
         if found["machine"] != machine_id:
             return None
         machine = Machine(int(found["threads"]), float(found["bandwidth_bytes_s"]), float(found["ops_s"]))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError):
         return None
     return machine if machine.bandwidth_bytes_s > 0 < machine.ops_s else None

@@ -7,7 +7,9 @@ apart; every line also has a marker and a dash of its own, for print in black an
 from __future__ import annotations
 
 import io
+import logging
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +25,10 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", "-.", ":")
 _SUFFIXES = (".svg", ".png")
 _INCHES, _DPI = (8.0, 4.8), 120
-# Text stays text in the SVG, and the same chart gives the same bytes.
+# Text stays text in the SVG, and the same chart gives the same bytes. A name with a $ in it is no formula.
 _STYLE: Any = {
+    "text.parse_math": False,
+    "text.usetex": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "llmcli",
     "font.size": 11.0,
@@ -74,16 +78,15 @@ def draw(chart: Chart, path: Path) -> None:
         os.umask(umask)
         atomic_write(path, data, mode=0o666 & ~umask)
     except OSError as error:
-        raise LlmcliError(f"cannot write {printable(str(path))}: {error.strerror}") from None
+        raise LlmcliError(f"cannot write {printable(str(path))}: {error.strerror or error}") from None
 
 
 def render(chart: Chart, kind: str) -> bytes:
-    """The chart as an svg or a png file."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
+    """The chart as an svg or a png file. Raises LlmcliError where matplotlib does not start."""
+    mpl, figure_type = _matplotlib()
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a font without it draws a box
+        figure = figure_type(figsize=_INCHES, dpi=_DPI, layout="constrained")
         axes = figure.subplots()
         for number, series in enumerate(chart.series):
             _line(axes, series, number)
@@ -93,10 +96,24 @@ def render(chart: Chart, kind: str) -> bytes:
     return out.getvalue()
 
 
+def _matplotlib() -> tuple[Any, Any]:
+    """The module and its Figure."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells where it caches when HOME is read-only
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ValueError as error:  # MPLBACKEND names none, though nothing here needs one
+        raise LlmcliError(f"matplotlib does not start: {str(error).splitlines()[0]}") from None
+    return mpl, Figure
+
+
 def _line(axes: Any, series: Series, number: int) -> None:
     color = COLORS[number % len(COLORS)]
     style = {"marker": _MARKERS[number % len(_MARKERS)], "linestyle": _DASHES[number % len(_DASHES)], "color": color}
-    axes.plot(series.x, series.y, label=series.label, markersize=6, linewidth=1.8, **style)
+    label = printable(series.label)
+    if not label or label.startswith("_"):  # the legend leaves such names out
+        label = " " + label
+    axes.plot(series.x, series.y, label=label, markersize=6, linewidth=1.8, **style)
     if series.low and series.high:
         axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.18, linewidth=0)
 
@@ -104,7 +121,7 @@ def _line(axes: Any, series: Series, number: int) -> None:
 def _dress(axes: Any, chart: Chart) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-    axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.set(title=printable(chart.title), xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.x_log2:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(_plain))
@@ -132,7 +149,7 @@ def _plain(value: float, _position: int | None = None) -> str:
 
 def _named(names: Sequence[str], value: float) -> str:
     index = round(value)
-    return names[index] if 0 <= index < len(names) else ""
+    return printable(names[index]) if 0 <= index < len(names) else ""
 
 
 def _some(places: Sequence[int], most: int = 8) -> list[int]:

@@ -9,6 +9,7 @@ import click
 
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_count
+from llmcli.bench.plot import Chart, Series, check_name, draw
 from llmcli.bench.report import rate_text
 from llmcli.bench.result import Row
 from llmcli.bench.runs import Run, history_file, read_history
@@ -43,18 +44,19 @@ def history_command(settings: Settings, /, **values: Any) -> None:
     `llmcli bench` keeps every run in the state folder, unless --no-history is given.
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
+    path = None if values["plot"] is None else check_name(values["plot"])
     runs, damaged = read_history(settings)
     if damaged:
         reporter.notify(f"{format_count(damaged, 'line')} of {history_file(settings)} cannot be read and are left out")
     chosen = _chosen(runs, values)
-    if values["plot"]:
-        _plot(chosen, values["plot"])
     if values["json"]:
         output.write_json({"path": str(history_file(settings)), "runs": [_run_json(run) for run in chosen]})
     elif chosen:
         output.write(_text(chosen))
     else:
         reporter.notify("nothing was measured yet: llmcli bench" if not runs else "no run has such a test")
+    if path and chosen:
+        draw(_chart(chosen), path)
 
 
 def _chosen(runs: Sequence[Run], values: Any) -> list[Run]:
@@ -92,10 +94,8 @@ def _text(runs: Sequence[Run]) -> str:
     return table(("run", "time", "model", "test", "t/s", "threads", "label", ""), rows, left=4)
 
 
-def _plot(runs: Sequence[Run], name: str) -> None:
-    from llmcli.bench.plot import Chart, Series, check_name, draw
-
-    path = check_name(name)
+def _chart(runs: Sequence[Run]) -> Chart:
+    """The rates of each test of each model, run by run."""
     places: dict[str, list[tuple[int, Row]]] = {}
     for place, run in enumerate(runs):
         for row in run.rows:
@@ -111,4 +111,4 @@ def _plot(runs: Sequence[Run], name: str) -> None:
         for label, points in places.items()
     )
     names = tuple(f"@{run.number} {run.time[:10]}" for run in runs)
-    draw(Chart("rates over time", "run", "tokens per second", series, x_names=names), path)
+    return Chart("rates over time", "run", "tokens per second", series, x_names=names)

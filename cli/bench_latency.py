@@ -70,7 +70,7 @@ def latency_command(settings: Settings, /, **values: Any) -> None:
     prefix stands a question that no request before had. A folder of its own serves as the store and is removed.
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
-    path = check_name(values["plot"]) if values["plot"] else None
+    path = None if values["plot"] is None else check_name(values["plot"])
     found = _measure(settings, values, reporter)
     if values["json"]:
         output.write_json(found.as_json())

@@ -81,7 +81,7 @@ def sweep_command(settings: Settings, /, **values: Any) -> None:
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
     native.LOG.listen(reporter.native_log)
-    plot = check_name(values["plot"]) if values["plot"] else None
+    plot = None if values["plot"] is None else check_name(values["plot"])
     options = SweepOptions(values["budget"], values["prompt_tokens"], values["answer_tokens"])
     if not options.n_prompt and not options.n_gen:
         raise click.UsageError("nothing to be fast for: --prompt-tokens and --answer-tokens are both 0")

@@ -25,7 +25,10 @@ def test_kept_for_this_machine_alone() -> None:
     assert recall("Xeon, 8 of 8 cores", settings) is None
 
 
-@pytest.mark.parametrize("data", ["", "{}", "[]", '{"machine": "m", "threads": "x"}', "\xff"])
+NAN = '{"machine": "m", "threads": 1, "bandwidth_bytes_s": NaN, "ops_s": 1}'
+
+
+@pytest.mark.parametrize("data", ["", "{}", "[]", '{"machine": "m", "threads": "x"}', "\xff", "[" * 100_000, NAN])
 def test_a_damaged_note_is_none(data: str) -> None:
     settings = load()
     remember(MACHINE, "m", settings)

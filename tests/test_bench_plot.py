@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import struct
+import subprocess
+import sys
 import xml.etree.ElementTree as ET  # our own file
 import zlib
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.text import printable
 from llmcli.bench.plot import COLORS, Chart, Series, check_name, draw, render
 
 CHART = Chart(
@@ -70,6 +74,27 @@ def test_names_in_place_of_numbers() -> None:
     assert shown[0] == "@0"
     assert shown[-1] == "@29"
     assert len(shown) == 8
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+@pytest.mark.parametrize("name", ["$a_{$^x", "_hidden", "\x01\x1b[31m", "\ud800", "模型🤖", "a\nb", "<&>", "%s", ""])
+def test_any_name(name: str, kind: str) -> None:
+    """No formula, no markup, no warning; a leading underscore does not take a line out of the legend."""
+    series = (Series(name, (0,), (1,)), Series(name, (0,), (2,)))
+    data = render(Chart(name, "x", "y", series, x_names=(name,)), kind)
+    if kind == "png":
+        assert pixels(data)[0] == 960
+        return
+    texts = ["".join(node.itertext()).strip() for node in ET.fromstring(data).iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count(printable(name)) == 4 or not name  # the title, the place, the legend
+
+
+def test_a_backend_that_does_not_exist() -> None:
+    code = "from llmcli.bench.plot import Chart, render; render(Chart('t', 'x', 'y', ()), 'svg')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "MPLBACKEND": "nonsense"}, capture_output=True, check=False
+    )
+    assert b"LlmcliError: matplotlib does not start: Key backend: 'nonsense'" in done.stderr
 
 
 # How people with each kind of colour blindness see linear RGB: Machado, Oliveira and Fernandes, "A

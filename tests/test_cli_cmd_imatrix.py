@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import subprocess
@@ -172,13 +173,16 @@ def test_a_ctrl_c_keeps_what_was_computed_and_the_same_command_goes_on(
     smollm2_path: Path, folder: Path, run_cli: RunCli
 ) -> None:
     command = ["imatrix", str(smollm2_path), "-f", "text.txt", "-o", "m.gguf", "-c", "32", "-t", "1"]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
     child = subprocess.Popen(
         [SCRIPT, *command],
         cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
+        stdin=null,
+        stdout=pipe,
+        stderr=pipe,
         text=True,
+        # Where the tests run in a shell's background job, SIGINT is ignored, and a child would ignore it too.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     time.sleep(3)
     child.send_signal(signal.SIGINT)

@@ -86,7 +86,12 @@ class Tried:
     rounds: list[float] = field(default_factory=list)
     samples: list[float] = field(default_factory=list)
     plan: RunPlan | None = None
-    problem: str | None = None
+    error: LlmcliError | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """What ended the measuring of it."""
+        return self.error.message if self.error else None
 
     @property
     def request_s(self) -> float:
@@ -170,7 +175,7 @@ class Sweep:
             if self.was_cut:
                 break
         if not usual.rounds:
-            raise LlmcliError(usual.problem or "the time budget is too small to measure anything", hint="--budget 5m")
+            raise usual.error or LlmcliError("the time budget is too small to measure anything", hint="--budget 5m")
         winner = min(alive, key=lambda one: one.request_s)
         if winner is usual:
             return Verdict(usual, usual, 0.0, None)
@@ -184,17 +189,20 @@ class Sweep:
                 self.was_cut = True
                 return
             self._on_step(f"round {number + 1} of {count}, {place} of {len(alive)}: {one.candidate.label}")
-            self._measure(one, share)
+            if (seconds := self._measure(one, share)) is not None:
+                one.rounds.append(seconds)
 
-    def _measure(self, one: Tried, share: float) -> None:
+    def _measure(self, one: Tried, share: float) -> float | None:
+        """The request's time, from that share of its sizes; None where it fails, and then the candidate tells why."""
         prompt = max(min(_LEAST_PROMPT, self._options.n_prompt), round(self._options.n_prompt * share))
         answer = max(min(_LEAST_ANSWER, self._options.n_gen), round(self._options.n_gen * share))
         try:
-            one.rounds.append(self._request_s(one, prompt, answer))
+            return self._request_s(one, prompt, answer)
         except (AbortedError, UserInterruptError):
             raise UserInterruptError from None
         except LlmcliError as error:
-            one.problem = error.message
+            one.error = error
+            return None
 
     def _request_s(self, one: Tried, n_prompt: int, n_gen: int) -> float:
         """Measure shorter sizes, and say how long the whole request would take at these rates."""
@@ -226,19 +234,23 @@ class Sweep:
         """The better half, and the settings as they are. What was not measured in a round that was cut keeps the time
         of the round before.
         """
-        ranked = sorted((one for one in alive if one.rounds and one.problem is None), key=lambda one: one.request_s)
+        ranked = sorted((one for one in alive if one.rounds and one.error is None), key=lambda one: one.request_s)
         kept = ranked[: max(1, math.ceil(len(ranked) / 2))]
-        return kept if usual in kept or usual.problem is not None else [*kept, usual]
+        return kept if usual in kept or usual.error is not None else [*kept, usual]
 
     def _final(self, winner: Tried, usual: Tried) -> Verdict:
-        """Both in turns, who is first changing every round."""
+        """Both in turns, who is first changing every round. A failure ends it; what was measured by then decides."""
         for number in range(_FINAL_ROUNDS):
             if number >= LEAST_SAMPLES and self._clock() > self._ends:
                 break
             self._on_step(f"final {number + 1} of {_FINAL_ROUNDS}: {winner.candidate.label}")
             pair = (winner, usual) if number % 2 else (usual, winner)
-            for one in pair:
-                one.samples.append(self._request_s(one, self._options.n_prompt, self._options.n_gen))
+            if (first := self._measure(pair[0], 1)) is None or (second := self._measure(pair[1], 1)) is None:
+                break
+            pair[0].samples.append(first)
+            pair[1].samples.append(second)
+        if len(winner.samples) < LEAST_SAMPLES:
+            return Verdict(winner, usual, 0.0, None)
         gain = 1 - statistics.median(winner.samples) / statistics.median(usual.samples)
         return Verdict(winner, usual, gain, rank_test(usual.samples, winner.samples))
 

@@ -47,7 +47,8 @@ Examples:
 
 \b
 Exit status: 0 done, 2 usage, 3 no such model, 6 not enough memory or disk,
-130 interrupted (nothing is saved), 1 anything else."""
+130 interrupted (what was measured is written, nothing is saved),
+1 anything else."""
 
 
 @click.command("sweep", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -88,14 +89,17 @@ def sweep_command(settings: Settings, /, **values: Any) -> None:
     with _quantized(settings, values, reporter) as models:
         sweep, verdict, found = _run(settings, values, options, models, reporter)
     saved = None
-    if values["save"]:
+    if verdict and values["save"]:
         saved = _save(verdict, found, settings, reporter)
-    if values["json"]:
-        output.write_json(_json(sweep, verdict, saved))
-    else:
-        output.write(_text(sweep, verdict, options))
-    if plot:
-        draw(_chart(sweep.tried), plot)
+    if any(one.rounds for one in sweep.tried):
+        if values["json"]:
+            output.write_json(_json(sweep, verdict, saved))
+        else:
+            output.write(_text(sweep, verdict, options))
+        if plot:
+            draw(_chart(sweep.tried), plot)
+    if verdict is None:
+        raise UserInterruptError
 
 
 def _run(
@@ -104,7 +108,8 @@ def _run(
     options: SweepOptions,
     models: Sequence[tuple[str | None, str | None]],
     reporter: StderrReporter,
-) -> tuple[Sweep, Verdict, dict[str, Any]]:
+) -> tuple[Sweep, Verdict | None, dict[str, Any]]:
+    """The sweep, its verdict (None after Ctrl-C), and what was swept where."""
     reference = values["model"]
     found = find_models([reference, *(path for path, _ in models if path)], settings, reporter)
     if isinstance(error := found[reference], LlmcliError):
@@ -121,12 +126,12 @@ def _run(
     status, stop = Status(settings, reporter), StopFlag()
     with stop_on_interrupt(stop), Runner(settings, found, run_options(), stop) as runner:
         sweep = Sweep(runner, reference, options, status.tell)
+        verdict = None
         try:
             verdict = sweep.run(wanted)
         except UserInterruptError:
             status.clear()
             reporter.notify(f"{sum(bool(one.rounds) for one in sweep.tried)} of {len(sweep.tried)} were measured")
-            raise
         finally:
             status.clear()
         environment = runner.environment
@@ -196,28 +201,31 @@ def _save(
     return values
 
 
-def _json(sweep: Sweep, verdict: Verdict, saved: dict[str, Any] | None) -> dict[str, Any]:
+def _json(sweep: Sweep, verdict: Verdict | None, saved: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "tried": [one.as_json() for one in sweep.tried],
-        "winner": verdict.winner.as_json(),
-        "usual": verdict.usual.as_json(),
-        "gain": verdict.gain,
-        "p_value": verdict.p_value,
-        "is_better": verdict.is_better,
+        "winner": verdict.winner.as_json() if verdict else None,
+        "usual": verdict.usual.as_json() if verdict else None,
+        "gain": verdict.gain if verdict else None,
+        "p_value": verdict.p_value if verdict else None,
+        "is_better": bool(verdict and verdict.is_better),
         "was_cut": sweep.was_cut,
+        "interrupted": verdict is None,
         "saved": saved,
     }
 
 
-def _text(sweep: Sweep, verdict: Verdict, options: SweepOptions) -> str:
+def _text(sweep: Sweep, verdict: Verdict | None, options: SweepOptions) -> str:
     ranked = sorted(sweep.tried, key=lambda one: (-len(one.rounds), one.request_s))
-    rows = [
-        (one.candidate.label, str(len(one.rounds)), format_seconds(one.request_s) if one.rounds else one.problem or "")
-        for one in ranked
-    ]
+    rows = [(one.candidate.label, str(len(one.rounds)), _time(one)) for one in ranked]
     curves = "".join(_curve(flag, by_value(sweep.tried, name)) for flag, name in _AXES.items())
     asked = f"a request of {options.n_prompt} + {options.n_gen} tokens, by the last round each was in:\n"
     return f"{asked}{table(('settings', 'rounds', 'time'), rows)}\n{curves}{_conclusion(sweep, verdict)}\n"
+
+
+def _time(one: Tried) -> str:
+    parts = [format_seconds(one.request_s)] * bool(one.rounds) + [one.problem] * bool(one.problem)
+    return ", then ".join(part for part in parts if part)
 
 
 def _curve(flag: str, values: Sequence[tuple[str, float]]) -> str:
@@ -227,11 +235,15 @@ def _curve(flag: str, values: Sequence[tuple[str, float]]) -> str:
     return f"{flag:<5}" + ", ".join(f"{value}: {format_seconds(seconds)}" for value, seconds in known) + "\n"
 
 
-def _conclusion(sweep: Sweep, verdict: Verdict) -> str:
+def _conclusion(sweep: Sweep, verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "interrupted: there is no winner"
     if verdict.winner is verdict.usual:
         measured = sum(bool(one.rounds) for one in sweep.tried)
         of = "" if measured == len(sweep.tried) else f" of the {measured} that were measured"
         return f"the settings as they are answer soonest{of}"
+    if verdict.p_value is None:
+        return f"{verdict.winner.candidate.label}: the final failed: {verdict.winner.problem or verdict.usual.problem}"
     words = f"{verdict.winner.candidate.label}: {percent(-verdict.gain)} of the time, p {verdict.p_value:.3f}"
     return words if verdict.is_better else f"{words}; the samples do not show that it is faster"
 

@@ -16,6 +16,7 @@ from llmcli.bench.result import Result
 from llmcli.bench.run import Runner, find_models
 from llmcli.bench.sweep import Candidate, Sweep, SweepOptions, by_value, candidates, run_options
 from llmcli.bench.trials import Trial
+from llmcli.engine.context import AbortedError
 from llmcli.engine.interrupt import StopFlag
 from tests.bench_case import PLAN, result
 from tests.test_bench_run import Nobody
@@ -142,6 +143,51 @@ def test_what_fails_is_left_out() -> None:
 
     with pytest.raises(LlmcliError, match="nothing works"):
         sweep(Made(nothing)).run(EIGHT)
+
+
+class NoMemoryError(LlmcliError):
+    exit_code = 6
+
+
+def test_what_fails_at_once_keeps_its_exit_code() -> None:
+    def nothing(_trial: Trial) -> float:
+        raise NoMemoryError("too large")
+
+    with pytest.raises(NoMemoryError):
+        sweep(Made(nothing)).run(EIGHT)
+
+
+@pytest.mark.parametrize(("rounds", "p_is_known"), [(1, False), (5, True)])
+def test_a_failure_in_the_final_keeps_what_was_measured(rounds: int, p_is_known: bool) -> None:
+    made = Made(by_threads)
+    found = sweep(made)
+
+    def rate(trial: Trial) -> float:
+        if len(found.tried[0].samples) == rounds:
+            raise NoMemoryError("no more")
+        return by_threads(trial)
+
+    made.rate = rate
+    verdict = found.run(EIGHT)
+    assert verdict.winner.candidate.n_threads == 6
+    assert len(verdict.winner.samples) == len(verdict.usual.samples) == rounds
+    assert (verdict.p_value is not None) is verdict.is_better is p_is_known
+    assert [one.problem for one in found.tried if one.problem] == ["no more"]
+
+
+def test_a_stop_in_the_final_is_a_stop() -> None:
+    made = Made(by_threads)
+    found = sweep(made)
+
+    def rate(trial: Trial) -> float:
+        if found.tried[0].samples:
+            raise AbortedError("stopped")
+        return by_threads(trial)
+
+    made.rate = rate
+    with pytest.raises(UserInterruptError):
+        found.run(EIGHT)
+    assert all(one.rounds for one in found.tried)
 
 
 def test_a_stop_ends_it() -> None:

@@ -105,9 +105,14 @@ def test_bad_values(bench: Bench, model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no process can be sent a Ctrl-C there")
-def test_ctrl_c_saves_nothing(model: Path) -> None:
+def test_ctrl_c_shows_what_was_measured_and_saves_nothing(model: Path) -> None:
     args: list[str | Path] = ["bench", "sweep", "-m", model, "-t", "1", "-ub", "32-400", "-fa", "on", "--save"]
+    args.append("--json")
     done = interrupted(args, b"round 1 of 9, 5 of ")
-    assert (done.returncode, done.stdout) == (130, b"")
+    assert done.returncode == 130
+    assert done.stderr.endswith(b"error: interrupted\n")
+    found = json.loads(done.stdout)
+    assert (found["interrupted"], found["winner"], found["saved"]) == (True, None, None)
+    assert sum(bool(one["rounds_s"]) for one in found["tried"]) in (4, 5)
     assert re.search(rb"^[45] of 370 were measured$", done.stderr, re.MULTILINE)
     assert load().tuned == {}

@@ -52,10 +52,11 @@ def _same(header: Header, shell: ChatShell) -> bool:
 
 def _found(shell: ChatShell, file: str) -> tuple[Header | None, History]:
     path = Path(os.path.expanduser(file))
-    if not path.exists():
-        if "/" not in file and not path.suffix and shell.library.exists(file):
-            found = shell.library.read(file)
-            return found.header, found.history
+    if not path.is_file():
+        if file in shell.library.names():
+            return _session(shell, shell.library.path(file))
+        if path.exists():
+            raise LlmcliError(f"cannot read {printable(file)}: it is not a file")
         raise LlmcliError(f"there is no file and no session {printable(file)}", hint="/sessions")
     if path.suffix.lower() == SUFFIX:
         return _session(shell, path)

@@ -7,10 +7,13 @@ comes back.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from llmcli.base.errors import LlmcliError, ResourceError
 from llmcli.base.settings import Settings
+from llmcli.cli import output
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine.chat_reply import Reply
 from llmcli.engine.conversation import Conversation
@@ -72,8 +75,12 @@ class ChatShell:
         """Run one command. Raises LlmcliError for the front to show."""
         from llmcli.cli.chat_commands import find  # which needs what is defined here
 
-        word, _, argument = line.strip().partition(" ")
-        return find(word).run(self, argument.strip())
+        word, *argument = line.split(maxsplit=1)
+        try:
+            return find(word).run(self, "".join(argument).strip())
+        except OSError as error:  # a name too long, a folder that cannot be written: no reason to end the chat
+            failure = ResourceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else LlmcliError
+            raise failure(output.os_error_line(error)) from None
 
     def compose(self, text: str) -> str:
         """The next message: what /read brought, then `text`."""

@@ -115,11 +115,15 @@ def command(settings: Settings, /, **values: Any) -> int:
     if at_terminal and not settings.dumb_terminal:  # 0.1 s of imports, hidden behind the loading of the model
         threading.Thread(target=_warm_up_terminal, daemon=True).start()
     library = Library(settings.sessions_dir)
-    name = session_name(values, library, at_terminal=at_terminal)
+    name = session_name(values, library)
     held = contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
         stack.callback(held.close)
-        log = None if name is None else held.enter_context(library.open(name, create=not values["continue"]))
+        log = None
+        if name is not None:
+            log = held.enter_context(library.open(name, create=not values["continue"]))
+        elif at_terminal and not values["no_save"]:
+            log = held.enter_context(library.open_new())
         conversation = stack.enter_context(opened(values, settings, reporter, log, at_terminal=at_terminal))
         shell = ChatShell(conversation, library, settings, reporter.notify, held)
         stack.callback(shell.close)
@@ -130,8 +134,8 @@ def _warm_up_terminal() -> None:
     import llmcli.cli.chat_terminal  # noqa: F401
 
 
-def session_name(values: Mapping[str, Any], library: Library, *, at_terminal: bool) -> str | None:
-    """The session that is meant; None: nothing is saved. Raises UsageError, LlmcliError."""
+def session_name(values: Mapping[str, Any], library: Library) -> str | None:
+    """The session that is named, None where none is. Raises UsageError, LlmcliError."""
     named, goes_on = values["session"], values["continue"]
     if named is not None and goes_on:
         raise UsageError("--session names the conversation, so --continue cannot go with it")
@@ -145,8 +149,7 @@ def session_name(values: Mapping[str, Any], library: Library, *, at_terminal: bo
         return last
     if named is not None:
         library.path(named)
-        return str(named)
-    return library.new_name() if at_terminal else None
+    return named
 
 
 def opened(

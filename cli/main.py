@@ -18,7 +18,6 @@ try:
     from click.core import ParameterSource
 
     from llmcli.base.errors import LlmcliError, UsageError
-    from llmcli.base.text import printable
     from llmcli.base.version import VERSION
     from llmcli.cli import ctrl_c, output
     from llmcli.cli.lazy import LazyGroup
@@ -130,7 +129,7 @@ def call(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return output.READER_GONE
     except OSError as error:
-        return _fail(_os_line(error), 6 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)
+        return _fail(output.os_error_line(error), 6 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)
     except MemoryError:
         return _fail("not enough memory", 6)
     except Exception as error:  # noqa: BLE001  # the boundary: whatever is left is our bug, told in one line
@@ -152,11 +151,6 @@ def _origin(error: click.ClickException, context: click.Context) -> str:
     if source is ParameterSource.ENVIRONMENT:
         return f", from {param.envvar}"
     return f", from {context.obj.config_file}" if source is ParameterSource.DEFAULT_MAP else ""
-
-
-def _os_line(error: OSError) -> str:
-    reason = error.strerror or str(error)
-    return f"{printable(str(error.filename))}: {reason}" if error.filename else reason
 
 
 def _bug(error: Exception, *, verbose: bool) -> int:

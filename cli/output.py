@@ -88,6 +88,12 @@ def stderr_error(message: str, hint: str | None = None) -> None:
         stderr_line("error: " + printable(message + (f" ({hint})" if hint else "")))
 
 
+def os_error_line(error: OSError) -> str:
+    """What the system refused, with the file's name where there is one."""
+    reason = error.strerror or str(error)
+    return f"{printable(str(error.filename))}: {reason}" if error.filename else reason
+
+
 def stderr_text(text: str) -> None:
     """Raw text on stderr, in the encoding of the stream, with escapes for what it lacks."""
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"

@@ -39,7 +39,7 @@ def open_conversation(
     stop = StopFlag()
     threading.Thread(target=_warm_up_templates, daemon=True).start()
     known = log.header if log else None
-    reference = request.reference or (_reference(known.model) if known else None)
+    reference = request.reference or (_reference(known.model, reporter) if known else None)
     with open_engine(
         reference, request.plan, settings, reporter, rope=request.rope, loras=request.loras, stop=stop
     ) as engine:
@@ -63,9 +63,12 @@ def open_conversation(
             conversation.settle(ahead=False)
 
 
-def _reference(model: ModelNote) -> str:
+def _reference(model: ModelNote, reporter: Reporter) -> str:
     """Where the session's model was last, else what it is called."""
-    return model.path if os.path.exists(model.path) else model.name
+    if os.path.exists(model.path):
+        return model.path
+    reporter.notify(f"the model of this conversation is no longer at {model.path}; {model.name} is looked for")
+    return model.name
 
 
 def _adopt(
@@ -89,9 +92,8 @@ def _adopt(
 
 def _check_ids(log: SessionLog, engine: Engine, reporter: Reporter) -> None:
     """A file can hold any numbers; those that are no tokens of this model would end in llama.cpp."""
-    most = engine.model.tokenizer.n_vocab
     header = log.header
-    if header and any(max(turn.ids, default=0) >= most for turn in log.history.turns):
+    if header and log.history.has_ids_from(engine.model.tokenizer.n_vocab):
         reporter.notify(f"session {log.name} has token ids that this model lacks: its words are tokenized again")
         log.change_model(header.model, header.template)
 

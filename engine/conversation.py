@@ -176,6 +176,8 @@ class Conversation:
 
     def replace(self, history: History) -> None:
         """Go on with another history in the place of this one."""
+        if history.has_ids_from(self.engine.model.tokenizer.n_vocab):  # llama.cpp would refuse every turn
+            history.change_model()
         self._log.replace(history)
         self._resumed_tokens = len(history.turns[-1].ids) if history.turns else 0
 

@@ -81,6 +81,8 @@ def from_json(text: str) -> History:
         elif role == "assistant" and asked:
             history.add(Turn("\n\n".join(asked), text=content, content=content, system=history.system))
             asked.clear()
+    if asked:  # a question without an answer
+        history.add(Turn("\n\n".join(asked), finish_reason="interrupted"))
     return history
 
 

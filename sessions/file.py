@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmcli.base.errors import LlmcliError, ResourceError
-from llmcli.base.files import fsync_dir
+from llmcli.base.files import atomic_write, make_private_dir
 from llmcli.base.text import printable
 from llmcli.sessions.events import (
     EventError,
@@ -113,7 +113,7 @@ class SessionLog:
         self._size: int | None = None
         self._waiting: list[bytes] = []
         self._counts_on = True  # False behind a damaged line: the next turn is written whole
-        if path and path.exists():
+        if path and _size_of(path):  # nothing was said in an empty one
             found = Reading(path)
             self.header, self.history, self.warnings = found.header, found.history, found.warnings
             self._size, self._counts_on = found.sound_bytes, found.ids_known
@@ -165,43 +165,57 @@ class SessionLog:
         if self._size is None and not self.history.asked:
             return
         try:
-            self._write(self.path, b"".join([*([self.header.as_line()] if self._size is None else []), *self._waiting]))
+            self._write(self.path, self.header)
         except OSError as error:
             raise ResourceError(f"session {self.name} cannot be written: {error.strerror}") from None
         self._waiting.clear()
 
-    def _write(self, path: Path, data: bytes) -> None:
-        """All of it at the end of what is sound, or nothing."""
-        start = self._size or 0
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            if os.fstat(handle).st_size > start:
-                os.ftruncate(handle, start)
-            os.lseek(handle, start, os.SEEK_SET)
-            view = memoryview(data)
-            while view:
-                view = view[os.write(handle, view) :]
-            os.fsync(handle)
-        except OSError:
-            os.ftruncate(handle, start)
-            raise
-        finally:
-            os.close(handle)
-        if self._size is None:
-            fsync_dir(path.parent)
-        self._size = start + len(data)
+    def _write(self, path: Path, header: Header) -> None:
+        """What waits, at the end of what is sound, or nothing of it."""
+        waiting = b"".join(self._waiting)
+        if self._size is not None and _size_of(path) >= self._size:
+            _append(path, self._size, waiting)
+            self._size += len(waiting)
+            return
+        # The first turn; or somebody removed the file, or a part of it. In one step: a header alone is no session.
+        whole = header.as_line() + waiting if self._size is None else session_bytes(header, self.history)
+        make_private_dir(path.parent)
+        atomic_write(path, whole)
+        self._size = len(whole)
 
     def copy_to(self, path: Path) -> None:
         """A new file with the same conversation, as it stands. Raises LlmcliError where nothing was said, OSError."""
         if self.header is None:
             raise LlmcliError("there is nothing to save yet")
-        SessionLog(None)._write(path, session_bytes(self.header, self.history))
+        atomic_write(path, session_bytes(self.header, self.history))
 
     def replace(self, history: History) -> None:
         """Another conversation in the place of this one; the file keeps both, and this one counts."""
         lines = [event_line("clear"), event_line("system", text=None), *snapshot_lines(None, history)]
         self.history = history
         self._append(b"".join(lines))
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _append(path: Path, start: int, data: bytes) -> None:
+    """All of it from `start` on, where what is sound ends, or nothing."""
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        if os.fstat(handle).st_size > start:
+            os.ftruncate(handle, start)
+        os.lseek(handle, start, os.SEEK_SET)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+        os.fsync(handle)
+    except OSError:
+        os.ftruncate(handle, start)
+        raise
+    finally:
+        os.close(handle)
 
 
 def session_bytes(header: Header, history: History) -> bytes:

@@ -85,6 +85,7 @@ class Library:
         """What a session says. Raises LlmcliError."""
         path = self.path(name)
         try:
+            self._require_file(path, name)
             return Reading(path)
         except FileNotFoundError:
             raise self._missing(name) from None
@@ -121,14 +122,29 @@ class Library:
         Raises SessionMissingError, SessionBusyError, SessionDamagedError, OSError.
         """
         path = self.path(name)
-        if not create and not path.is_file():
+        if not create and not path.exists():
             raise self._missing(name)
+        self._require_file(path, name)
         with self._lock(name):
             yield SessionLog(path)
 
-    def new_name(self) -> str:
-        """A name for a conversation that nobody named."""
-        return dated_name(set(self.names()), local_now())
+    @contextlib.contextmanager
+    def open_new(self) -> Iterator[SessionLog]:
+        """A conversation that nobody named: the time is its name. Raises OSError.
+
+        A chat in which nothing was said yet holds its name and has no file.
+        """
+        taken = set(self.names())
+        with contextlib.ExitStack() as held:
+            while True:
+                name = dated_name(taken, local_now())
+                taken.add(name)
+                with contextlib.suppress(SessionBusyError):
+                    log = held.enter_context(self.open(name, create=True))
+                    if log.header is None:
+                        break
+                    held.pop_all().close()  # another chat has just begun it, and ended
+            yield log
 
     def fork(self, source: str, target: str) -> None:
         """Copy a conversation, as it stands, to a new name. Raises LlmcliError, OSError."""
@@ -167,6 +183,10 @@ class Library:
         if not self.exists(name):
             raise self._missing(name)
         return SessionLog(self.path(name))
+
+    def _require_file(self, path: Path, name: str) -> None:
+        if path.exists() and not path.is_file():  # reading a pipe or a device might never end
+            raise LlmcliError(f"session {name} cannot be read: {path} is not a file")
 
     def _require_free(self, name: str) -> None:
         if self.path(name).exists():

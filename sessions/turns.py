@@ -121,6 +121,10 @@ class History:
         """The words stay, the tokens are another model's."""
         self.turns[:] = [turn.without_ids() for turn in self.turns]
 
+    def has_ids_from(self, end: int) -> bool:
+        """Whether there are token ids of `end` or more: those are none of a model that has so many tokens."""
+        return any(max(turn.ids, default=0) >= end for turn in self.turns)
+
     def last_user_text(self) -> str | None:
         """The last question, answered or not."""
         if self.unanswered is not None:

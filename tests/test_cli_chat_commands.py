@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.errors import LlmcliError, ResourceError, UsageError
 from llmcli.base.settings import load
 from llmcli.cli.chat_commands import COMMANDS, find, help_lines
 from llmcli.cli.chat_shell import ChatShell
@@ -168,6 +170,46 @@ def test_save_and_load(shell: ChatShell, tmp_path: Path) -> None:
     with pytest.raises(LlmcliError, match="not an exported conversation"):
         shell.do(f"/load {tmp_path}/bad.json")
     assert len(shell.conversation.history.turns) == 3
+
+
+def test_a_session_is_loaded_by_its_name(shell: ChatShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library().fork("s", "v1.2")
+    (tmp_path / "v1.2").mkdir()  # a folder of the same name is not meant
+    monkeypatch.chdir(tmp_path)
+    path = library().path("v1.2")
+    path.write_bytes(path.read_bytes() + b"damaged\n")
+    shell.do("/clear")
+    assert shell.do("/load v1.2").lines == ("1 turn from v1.2",)
+    assert shell.notify.__self__.lines == [  # type: ignore[attr-defined]
+        "line 3 of session v1.2 is damaged and left out: it is not a line of JSON"
+    ]
+    os.mkfifo("pipe.jsonl")
+    for name in (".", "pipe.jsonl"):
+        with pytest.raises(LlmcliError, match="it is not a file"):
+            shell.do(f"/load {name}")
+
+
+def test_ids_that_are_no_tokens_are_not_loaded(shell: ChatShell, tmp_path: Path) -> None:
+    shell.do(f"/save {tmp_path}/talk.jsonl")
+    data = (tmp_path / "talk.jsonl").read_bytes()
+    (tmp_path / "talk.jsonl").write_bytes(data.replace(b'"completion_ids": [', b'"completion_ids": [1999999999, '))
+    shell.do(f"/load {tmp_path}/talk.jsonl")
+    assert ask(shell.conversation, "two") == "Hello world!"
+
+
+def test_what_the_system_refuses_ends_no_chat(shell: ChatShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LlmcliError, match="aaa: File name too long") as caught:
+        shell.do("/load " + "a" * 300)
+    assert caught.value.exit_code == 1
+    monkeypatch.setattr(os, "replace", _full)
+    with pytest.raises(ResourceError, match="No space left on device"):
+        shell.do("/fork other")
+    assert library().names() == ["s"]
+    assert shell.conversation.name == "s"
+
+
+def _full(*_names: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_fork_goes_on_in_the_copy(shell: ChatShell) -> None:

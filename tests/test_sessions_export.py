@@ -64,6 +64,7 @@ def test_messages_of_other_programs() -> None:
     ]
     history = from_json(json.dumps(messages))
     assert [(turn.user, turn.text) for turn in history.turns] == [("a\n\nb", "c")]
+    assert history.unanswered == "unanswered"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"role": "user", "content": [1]}]', "[" * 100_000])

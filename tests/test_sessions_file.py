@@ -185,7 +185,7 @@ def test_a_damaged_line_is_left_out_and_said(log: SessionLog, path: Path, bad: b
 @pytest.mark.parametrize(
     ("first", "why"),
     [
-        (b"", "it is not a line of JSON"),
+        (b"\n", "it is not a line of JSON"),
         (b"\x00\x01\x02\n", "it is not a line of JSON"),
         (b"{}\n", "it is not a session file"),
         (b'{"llmcli_session": true}\n', "it is not a session file"),
@@ -286,3 +286,43 @@ def test_no_bytes_do_more_than_be_refused_or_left_out(
     if again.header is not None:
         again.add(turn(again, "three"))
         assert Reading(path).history == again.history
+
+
+@pytest.mark.parametrize("loss", ["gone", "shorter", "folder"])
+def test_a_file_that_somebody_removed_is_written_anew(loss: str, tmp_path: Path) -> None:
+    path = tmp_path / "sessions" / "s.jsonl"
+    path.parent.mkdir()
+    log = new(path)
+    log.add(turn(log, "one"))
+    if loss == "shorter":
+        os.truncate(path, 50)
+    else:
+        path.unlink()
+        if loss == "folder":
+            path.parent.rmdir()
+    log.add(turn(log, "two"))
+    log.add(turn(log, "three"))
+    assert Reading(path).history == log.history
+    assert [one.user for one in log.history.turns] == ["one", "two", "three"]
+
+
+def test_a_full_disk_at_the_first_turn_leaves_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full_disk)
+        with pytest.raises(LlmcliError, match="session s cannot be written: No space left on device"):
+            log.add(turn(log, "one"))
+    assert list(path.parent.iterdir()) == []
+    log.add(turn(log, "two"))
+    assert [one.user for one in Reading(path).history.turns] == ["one", "two"]
+
+
+def full_disk(_handle: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_an_empty_file_is_a_session_in_which_nothing_was_said(path: Path) -> None:
+    path.touch()
+    log = new(path)
+    log.add(turn(log, "one"))
+    assert [one.user for one in Reading(path).history.turns] == ["one"]

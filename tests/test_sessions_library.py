@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import sys
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,8 @@ from llmcli.sessions.names import check_name, dated_name
 from llmcli.sessions.turns import Turn
 
 HEADER = Header(ModelNote("tiny", "a" * 64, "/models/tiny.gguf"), None, None, "2026-11-30T10:15:00+00:00")
+
+BEGUN = datetime(2026, 11, 30, 10, 15, tzinfo=timezone.utc)
 
 
 @pytest.fixture(name="library")
@@ -168,3 +170,33 @@ def test_what_is_not_there(library: Library) -> None:
     ):
         with pytest.raises(SessionMissingError, match="there is no session x"):
             missing()
+
+
+def test_two_chats_that_begin_in_the_same_minute(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmcli.sessions.library.local_now", lambda: BEGUN)
+    with library.open_new() as first, library.open_new() as second:
+        assert (first.name, second.name) == ("2026-11-30-1015", "2026-11-30-1015-2")
+        second.begin(HEADER)
+        second.add(Turn("hi", text="yes", content="yes"))
+    with library.open_new() as third:
+        assert third.name == "2026-11-30-1015"
+
+
+def test_a_chat_that_came_and_went_meanwhile_keeps_its_name(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmcli.sessions.library.local_now", lambda: BEGUN)
+    say(library, "2026-11-30-1015", "x")
+    monkeypatch.setattr(library, "names", list)  # read before that one was written
+    with library.open_new() as log:
+        assert log.name == "2026-11-30-1015-2"
+
+
+def test_what_is_not_a_file_is_not_opened(library: Library) -> None:
+    say(library, "a", "x")
+    os.mkfifo(library.path("pipe"))
+    library.path("folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(LlmcliError, match="is not a file"):
+            library.read(name)
+        with pytest.raises(LlmcliError, match="is not a file"), library.open(name, create=True):
+            pass
+    assert library.names() == ["a"]

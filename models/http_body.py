@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 BUFFER_BYTES = 1 << 20
+_SPAN_S, _LEAST_RATE = 20.0, 20_000  # of reading a part of a file: seconds, and bytes per second
 _PLAIN_CODINGS = {"", "identity"}
 
 
@@ -76,6 +78,25 @@ class Body:
             return None
         found.settimeout(self._timeout_s)
         return found
+
+
+def read_span(body: Body, start: int, count: int) -> bytes:
+    """Up to `count` bytes of a file from `start` on, out of the answer to a request for them.
+
+    Raises ConnectionError for a server that sends another part, or trickles: that breaks no time-out between two bytes.
+    """
+    if body.status == 416:
+        return b""
+    if body.status == 206 and (content_range(body.headers) or (None, None))[0] != start:
+        raise ConnectionError("the server sent another part than the one asked for")
+    skip = start if body.status == 200 else 0  # a server without Range sends the whole file
+    data = bytearray()
+    ends_at = time.monotonic() + _SPAN_S + (skip + count) / _LEAST_RATE
+    while len(data) < skip + count and (piece := body.read()):
+        data += piece
+        if time.monotonic() > ends_at:
+            raise ConnectionError("the server is too slow to wait for")
+    return bytes(data[skip : skip + count])
 
 
 def content_range(headers: Mapping[str, str]) -> tuple[int, int | None] | None:

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 from llmcli.base.errors import ModelError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
-from llmcli.models.http_body import Body
+from llmcli.models.http_body import Body, read_span
 from llmcli.models.hub_errors import as_llmcli_error, not_a_hub
 from llmcli.models.hub_listing import Repository, is_digest, is_safe_name, parse_repository
 from llmcli.models.reach import connect, within
@@ -29,7 +29,6 @@ from llmcli.models.reach import connect, within
 # Time on the network until the hub is known to answer, in all: name look-up, connection, TLS, the first answer. With
 # the client's import (about 0.5 s) this stays under the 3 s after which a hub counts as out of reach.
 REACH_S = 2.4
-_RANGE_S, _LEAST_RATE = 20.0, 20_000  # of a read of a header: seconds, and bytes per second
 _MAX_LISTING_BYTES = 64 << 20
 _OF_THE_BODY = {"content-encoding", "content-length", "transfer-encoding"}
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -65,19 +64,20 @@ def list_repository(repo_id: str, revision: str, settings: Settings, *, reach_s:
         # The first bytes within the time for reaching the hub; a long list may take longer.
         answer = within(ends_at + timeout, lambda: _listing(client, session, path, headers, timeout))
     try:
-        return parse_repository(json.loads(answer), repo_id)
+        return parse_repository(json.loads(answer or b""), repo_id)
     except (ValueError, RecursionError):
         raise not_a_hub(settings) from None
 
 
-def _listing(client: Any, session: Any, path: str, headers: Mapping[str, str], timeout: float) -> bytes:
+def _listing(client: Any, session: Any, path: str, headers: Mapping[str, str], timeout: float) -> bytes | None:
+    """The answer; None for one without end."""
     with session.stream("GET", path, headers=headers, timeout=timeout, follow_redirects=True) as response:
         _raise_for_status(client, response)
         data = bytearray()
         for piece in response.iter_bytes():
             data += piece
             if len(data) > _MAX_LISTING_BYTES:
-                raise ValueError("the list of files has no end")
+                return None
         return bytes(data)
 
 
@@ -159,17 +159,7 @@ def _raise_for_status(client: Any, response: Any) -> None:
 def read_range(wanted: HubFile, settings: Settings, start: int, count: int) -> bytes:
     """Up to `count` bytes of the file from `start` on, for readers of headers. Raises ModelError."""
     with open_file(wanted, settings, offset=start, end=start + count) as body:
-        if body.status == 416:
-            return b""
-        skip = start if body.status == 200 else 0  # a server without Range sends the whole file
-        data = bytearray()
-        # A server that trickles breaks no time-out between two bytes.
-        ends_at = time.monotonic() + _RANGE_S + (skip + count) / _LEAST_RATE
-        while len(data) < skip + count and (piece := body.read()):
-            data += piece
-            if time.monotonic() > ends_at:
-                raise ModelError(f"the hub sends {printable(wanted.file)} too slowly to wait for", hint="try again")
-        return bytes(data[skip : skip + count])
+        return read_span(body, start, count)
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
@@ -212,9 +202,10 @@ def _client() -> Any:
     """
     import huggingface_hub
     from huggingface_hub import constants
+    from huggingface_hub.utils import logging as client_logging  # which sets the level when it is imported
 
     constants.HF_HUB_DISABLE_TELEMETRY = True
-    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL + 1)
+    client_logging.set_verbosity(logging.CRITICAL + 1)
     return huggingface_hub
 
 

@@ -20,7 +20,7 @@ from llmcli.models.reference import SUFFIX, is_half_name, is_model_name, model_n
 
 MAGIC = b"GGUF"
 REPO_PREFIX = "models--"
-_MAX_DEPTH = 6
+MAX_DEPTH = 6  # of folders in folders
 _MAX_ENTRIES = 100_000  # of one scan; a mistyped folder such as `/` must not take minutes
 _REVISION = re.compile(r"[0-9a-fA-F]{7,64}\Z")
 
@@ -199,7 +199,7 @@ def candidates_below(folder: Path) -> Iterator[Candidate]:
             left -= 1
             if left < 0:
                 return
-            if not entry.name.startswith(".") and depth < _MAX_DEPTH and _is_dir(entry):
+            if not entry.name.startswith(".") and depth < MAX_DEPTH and _is_dir(entry):
                 queue.append((entry.path, f"{prefix}{entry.name}/", depth + 1))
             elif is_model_name(entry.name) or _is_half_model(entry.name):
                 yield Candidate(Path(entry.path), prefix + entry.name)

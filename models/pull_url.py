@@ -22,7 +22,7 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models import hub
 from llmcli.models.checksum import file_has
-from llmcli.models.http_body import Body, content_range
+from llmcli.models.http_body import Body, content_range, read_span
 from llmcli.models.hub_cache import PART_SUFFIX
 from llmcli.models.hub_errors import TransientError, broke_off, in_trouble
 from llmcli.models.hub_listing import is_safe_name
@@ -91,11 +91,7 @@ def look(url: str, settings: Settings) -> WebFile:
 def read_range(file: WebFile, settings: Settings, start: int, count: int) -> bytes:
     """Up to `count` bytes of the file from `start` on. Raises ModelError."""
     with _opened(file.url, file.name, settings, {"Range": f"bytes={start}-{start + count - 1}"}) as body:
-        skip = start if body.status == 200 else 0
-        data = bytearray()
-        while len(data) < skip + count and (piece := body.read()):
-            data += piece
-        return bytes(data[skip : skip + count])
+        return read_span(body, start, count)
 
 
 def target_of(file: WebFile, settings: Settings) -> Path:

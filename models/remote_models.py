@@ -14,6 +14,7 @@ from llmcli.base.errors import ModelError
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes
 from llmcli.models.hub_listing import RemoteFile
+from llmcli.models.library import MAX_DEPTH
 from llmcli.models.reference import SUFFIX, base_name, is_model_name, quant_of, select, shard_of
 from llmcli.models.shards import MAX_SHARDS
 
@@ -112,7 +113,13 @@ def _bpw(model: RemoteModel, n_params: int | None) -> str:
 
 
 def _is_model(name: str, repo: str) -> bool:
-    base = name.rpartition("/")[2]
+    """Whether it is named like a model, and would be found where it then lies."""
+    *folders, base = name.split("/")
+    shard = shard_of(base)
+    if len(folders) > MAX_DEPTH or any(folder.startswith(".") for folder in folders):
+        return False
+    if shard and not 0 < shard.number <= shard.count <= MAX_SHARDS:
+        return False
     words = set(re.split(r"[^a-z0-9]+", name.casefold()))
     return is_model_name(base) and not (_COMPANION_WORDS & words) - set(re.split(r"[^a-z0-9]+", repo.casefold()))
 

@@ -19,6 +19,7 @@ from tests.cli_run_case import refused
 from tests.conftest import OpenTerminal, RunCli
 from tests.fixtures.cli_process import SCRIPT
 from tests.fixtures.hub_stub import COMMIT, HubStub
+from tests.fixtures.odd_server import send, serving
 from tests.fixtures.terminal import CTRL_C
 from tests.pull_case import REPO, cache, gguf, halves, hub, named, online
 
@@ -75,6 +76,12 @@ def test_nothing_is_asked_that_the_user_did_not_ask_for(hub: HubStub, run_cli: R
     strangers = [r.path for r in hub.requests if REPO not in r.path]
     assert (strangers, all("some-agent" not in r.agent for r in hub.requests)) == ([], True)
     assert not list(cache().parent.glob(".agent*"))
+
+
+def test_what_the_hub_wants_said_is_not_said(run_cli: RunCli) -> None:
+    with serving(lambda handler: send(handler, 404, b"", ("X-HF-Warning", "topic; \x1b[31mbuy"))) as url:
+        done = run_cli("pull", REPO, env={"HF_ENDPOINT": url, "HF_HUB_OFFLINE": None})
+    assert refused(done, 3) == f"error: the hub answers 404 for {REPO} (check the name at {url}/{REPO})"
 
 
 def test_several_at_once_and_one_that_fails(hub: HubStub, run_cli: RunCli) -> None:

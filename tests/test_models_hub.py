@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 from llmcli.base import settings as settings_module
 from llmcli.base.errors import ModelError
+from llmcli.models import http_body
 from llmcli.models import hub as client
 from llmcli.models.hub import HubFile, file_url, list_repository, read_range
+from llmcli.models.hub_errors import RefusedError, TransientError
 from tests.fixtures.hub_stub import COMMIT, HubStub
 from tests.fixtures.odd_server import Answer, send, send_without_end, serving
 from tests.pull_case import REPO, gguf, hub, online
@@ -67,8 +70,9 @@ def test_what_is_no_list_of_files(answer: list[bytes], body: bytes) -> None:
 def test_a_list_without_end(answer: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     answer.append(b" " * 5000)
     monkeypatch.setattr(client, "_MAX_LISTING_BYTES", 1000)
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as caught:
         list_repository("o/r", "main", settings_module.load())
+    assert "is not a model hub" in caught.value.message
 
 
 def test_the_list(hub: HubStub) -> None:
@@ -94,6 +98,14 @@ def _of_a_refusal(body: bytes, *headers: tuple[str, str]) -> Answer:
     return lambda handler: send(handler, 404, body, ("X-Error-Code", "RepoNotFound"), *headers)
 
 
+def _ask(of_a_file: bool) -> None:
+    settings = settings_module.load()
+    if of_a_file:
+        read_range(HubFile("o/r", "m.gguf", COMMIT), settings, 0, 10)
+    else:
+        list_repository("o/r", "main", settings)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -110,12 +122,8 @@ def test_what_a_refusal_says_is_not_read(
 ) -> None:
     with serving(answer) as url:
         monkeypatch.setenv("HF_ENDPOINT", url)
-        settings = settings_module.load()
         with pytest.raises(ModelError) as caught:
-            if of_a_file:
-                read_range(HubFile("o/r", "m.gguf", COMMIT), settings, 0, 10)
-            else:
-                list_repository("o/r", "main", settings)
+            _ask(of_a_file)
     assert caught.value.message == "the hub has no repository o/r, or it is private"
 
 
@@ -128,3 +136,44 @@ def test_an_answer_that_is_neither_a_file_nor_a_refusal(
         with pytest.raises(ModelError) as caught:
             read_range(HubFile("o/r", "m.gguf", COMMIT), settings_module.load(), 0, 10)
     assert caught.value.message == f"what answers at {url} is not a model hub"
+
+
+@pytest.mark.parametrize("location", ["/loop", "file:///etc/passwd", "gopher://x", "http://[::1", "http://x\x01y"])
+@pytest.mark.parametrize("of_a_file", [False, True])
+def test_a_redirect_that_leads_nowhere(
+    online: None, monkeypatch: pytest.MonkeyPatch, location: str, of_a_file: bool
+) -> None:
+    with serving(lambda handler: send(handler, 302, b"", ("Location", location))) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        with pytest.raises(RefusedError) as caught:
+            _ask(of_a_file)
+    assert caught.value.message.startswith(f"the hub leads on from {'m.gguf' if of_a_file else 'o/r'} to nowhere: ")
+
+
+@pytest.mark.parametrize("span", ["bytes 1-10/100", "bytes 10-0/100", "bytes x", "bytes " + "9" * 5000, None])
+def test_another_part_than_the_one_asked_for(online: None, monkeypatch: pytest.MonkeyPatch, span: str | None) -> None:
+    told = [("Content-Range", span)] if span else []
+    with serving(lambda handler: send(handler, 206, b"GGUF", *told)) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        with pytest.raises(TransientError) as caught:
+            _ask(of_a_file=True)
+    assert "the server sent another part than the one asked for" in caught.value.message
+
+
+def _trickle(handler: http.server.BaseHTTPRequestHandler) -> None:
+    handler.send_response(206)
+    for name, value in (("Content-Range", "bytes 0-9/10"), ("Content-Length", "10")):
+        handler.send_header(name, value)
+    handler.end_headers()
+    for _ in range(10):
+        handler.wfile.write(b"x")
+        time.sleep(0.05)
+
+
+def test_a_server_that_trickles(online: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_body, "_SPAN_S", 0.1)
+    with serving(_trickle) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        with pytest.raises(TransientError) as caught:
+            _ask(of_a_file=True)
+    assert "the server is too slow to wait for" in caught.value.message

@@ -93,12 +93,6 @@ def test_one_file_goes_before_the_same_in_parts() -> None:
     assert len(find("m-Q8_0-00001-of-00002.gguf", listing, "m")[0].files) == 2
 
 
-def test_absurd_part_numbers() -> None:
-    listing = files("m-00002-of-99999.gguf", "n-00000-of-00000.gguf", "p-00009-of-00002.gguf")
-    assert [len(m.files) for m in models_of(listing, "x")] == [1, 1, 1]
-    assert [m.missing for m in models_of(listing, "x")] == [(), (), ()]
-
-
 def test_what_quantizations_have_in_common() -> None:
     listing = files("A-1B-Q4_0.gguf", "A-1B.Q8_0.gguf", "Q5_K_M/a-1b-Q5_K_M.gguf", "B-3B-Q4_0.gguf")
     assert [m.base for m in models_of(listing, "x")] == ["a-1b", "a-1b", "a-1b", "b-3b"]
@@ -110,3 +104,14 @@ def test_the_table() -> None:
     assert lines == ["  m-Q4_0.gguf        5.0 GiB   5.00 bpw", "  m-\\x1b-F16.gguf   16.0 GiB      ? bpw"]
     many = models_of(files(*(f"m{n}.gguf" for n in range(50))), "m")
     assert table(many, lambda _: None).split("\n")[-1] == "  … and 10 more"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".git/m-Q4_0.gguf", "a/.b/m-Q4_0.gguf", "a/" * 7 + "m-Q4_0.gguf"]
+    + [f"m-Q4_0-{part}.gguf" for part in ("00000-of-00000", "00003-of-00002", "00001-of-01000", "00001-of-99999")],
+)
+def test_what_would_not_be_found_or_could_not_be_whole_is_no_model(name: str) -> None:
+    listing = files(name, "a/" * 6 + "m-Q8_0.gguf")
+    assert names(models_of(listing, "m")) == ["a/" * 6 + "m-Q8_0.gguf"]
+    assert find("Q4_0", listing, "m") == []

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 import click
+from click.core import ParameterSource
 
 from llmcli.base.settings import OWN_VARIABLES, Settings
 from llmcli.base.text import printable
@@ -43,24 +44,36 @@ def command(
     The library is first loaded in a child process, so that a build for another CPU is reported and kills nothing.
     Nothing is fetched; the hub is asked for a connection, and the disks are tried with a file of 32 MiB.
     """
+    _require_sense(estimate, fit=fit)
     if estimate is not None or fit:
         from llmcli.cli.doctor_estimate import show_estimate, show_fit
 
         if fit:
             return show_fit(ctx_size, settings, json=json)
         return show_estimate(estimate or "", ctx_size, settings, json=json)
+    from llmcli.cli.slow_types import check_types
     from llmcli.engine.survey import judge_survey, survey
 
     terminal = _terminal(settings)
     facts = gather(settings, terminal)
     around = survey(settings, facts.gpus, quick=quick)
-    checks = (*judge(facts), *judge_survey(around), *_meaningless(settings))
+    slow = check_types(facts.default_model.path, settings)
+    checks = (*judge(facts), *slow, *judge_survey(around), *_meaningless(settings))
     if json:
         lines = [{"name": c.name, "status": c.status, "message": c.message, "advice": c.advice} for c in checks]
         output.write_json({"status": worst(checks), "checks": lines, **facts.as_json(), **around.as_json()})
     else:
         _show(checks, color=terminal.color)
     return 1 if worst(checks) == "fail" else 0
+
+
+def _require_sense(estimate: str | None, *, fit: bool) -> None:
+    """Raise click.UsageError for options on the command line that would have no effect."""
+    source = click.get_current_context().get_parameter_source
+    if estimate is not None and fit:
+        raise click.UsageError("--estimate is for one model, --fit for all: give one of them")
+    if estimate is None and not fit and source("ctx_size") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("-c is for --estimate and --fit")
 
 
 def _meaningless(settings: Settings) -> list[Check]:

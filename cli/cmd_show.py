@@ -64,16 +64,17 @@ def command(settings: Settings, /, **values: Any) -> None:
         output.write(about.chat_template)
         return
     from llmcli.cli import show_view
+    from llmcli.cli.slow_types import slow_types
 
     if values["tensors"] and not values["json"]:
         output.write("".join(f"{line}\n" for line in show_view.tensor_lines(about)))
         return
     lint = _lint(about)
-    estimate = _estimate(about, values)
+    estimate, slow = _estimate(about, values), slow_types(about.types, settings)
     if values["json"]:
-        output.write_json(show_view.as_json(shown, lint, estimate, tensors=values["tensors"]))
+        output.write_json({**show_view.as_json(shown, lint, estimate, tensors=values["tensors"]), "slow_types": slow})
     else:
-        output.write("".join(f"{line}\n" for line in show_view.lines(shown, lint, estimate)))
+        output.write("".join(f"{line}\n" for line in show_view.lines(shown, lint, estimate, slow)))
 
 
 def _lint(about: Description) -> TemplateLint | None:

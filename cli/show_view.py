@@ -153,8 +153,8 @@ def tensor_lines(about: Description) -> list[str]:
     return table_lines(rows, right=(3,))
 
 
-def lines(shown: Described, lint: TemplateLint | None, estimate: Estimate | None) -> list[str]:
-    """The page for people."""
+def lines(shown: Described, lint: TemplateLint | None, estimate: Estimate | None, slow: str | None = None) -> list[str]:
+    """The page for people; `slow` is what there is to say of tensor types that are slow here."""
     about = shown.description
     sections = (
         ("", _head(shown)),
@@ -166,7 +166,7 @@ def lines(shown: Described, lint: TemplateLint | None, estimate: Estimate | None
         ("Licence", _pairs(about.licence)),
         ("Provenance", _provenance(about)),
         ("Memory", _memory(estimate) if estimate else ()),
-        ("Tensor types", _types(about)),
+        ("Tensor types", (*_types(about), *([("speed", slow)] if slow else []))),
     )
     found: list[str] = []
     for title, rows in sections:

@@ -157,13 +157,21 @@ def break_even(points: Sequence[Point]) -> float | None:
 class Latency:
     """Measures with one open engine, whose context holds `LatencyOptions.needed_tokens`.
 
-    text   the prompt that prefixes are cut from, as text; None: words
+    text     the prompt that prefixes are cut from, as text; None: words
+    on_note  told once what the store has to say, as why it keeps nothing
     """
 
     def __init__(
-        self, engine: Engine, options: LatencyOptions, settings: Settings, folder: Path, text: str | None = None
+        self,
+        engine: Engine,
+        options: LatencyOptions,
+        settings: Settings,
+        folder: Path,
+        text: str | None = None,
+        on_note: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._engine, self._options, self._settings, self._folder = engine, options, settings, folder
+        self._on_note, self._noted = on_note, set[str]()
         self._source = None if text is None else engine.model.tokenizer.tokenize(text, parse_special=False)
         if self._source is not None and len(self._source) < max(options.lengths):
             raise UsageError(
@@ -234,7 +242,12 @@ class Latency:
 
     def _store(self, length: int, mode: CacheMode = "auto") -> AbstractContextManager[PrefixCache | None]:
         options = CacheOptions(mode=mode, folder=self._folder, salt=f"length {length}")
-        return open_prefix_cache(self._engine, options, self._settings, lambda _note: None)
+        return open_prefix_cache(self._engine, options, self._settings, self._note)
+
+    def _note(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self._on_note(text)
 
     def _ask(self, kind: Kind, ids: list[int], length: int) -> Request:
         self._prepare(kind, ids, length)

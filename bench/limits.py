@@ -25,12 +25,13 @@ class Limit:
 
     def missed_by(self, change: Change) -> bool:
         """Whether a change is past the limit. A rate that the samples do not show to differ is not."""
-        found = self._figure(change)
+        found = self.figure(change)
         if found is None or not (found < self.share if self.is_below else found > self.share):
             return False
         return self.what in ("load", "memory") or change.verdict != "same"
 
-    def _figure(self, change: Change) -> float | None:
+    def figure(self, change: Change) -> float | None:
+        """What the limit is about; None where the change has no such figure."""
         if self.what == "load":
             return change.load_change
         if self.what == "memory":
@@ -47,6 +48,16 @@ def parse_limit(text: str) -> Limit:
             f"{text!r} is not a limit", hint="write it like tg<-5%, pp512<-3%, any<-10%, load>20% or memory>10%"
         )
     return Limit(text.strip(), what, found[2] == "<", float(found[3]) / 100)
+
+
+def require_figures(limits: Sequence[Limit], changes: Sequence[Change]) -> None:
+    """Raise UsageError for a limit on what neither run has: a script would take silence for a pass."""
+    for limit in limits:
+        if all(limit.figure(change) is None for change in changes):
+            raise UsageError(
+                f"{limit.text} is about nothing that is in both runs",
+                hint="tests in both: " + (", ".join(dict.fromkeys(change.test for change in changes)) or "none"),
+            )
 
 
 def missed(limits: Sequence[Limit], changes: Sequence[Change]) -> list[tuple[Limit, Change]]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmcli.base.errors import LlmcliError, UserInterruptError
+from llmcli.base.errors import LlmcliError, UsageError, UserInterruptError
 from llmcli.bench.compare import LEAST_SAMPLES, rank_test
 from llmcli.bench.run import Runner, RunOptions
 from llmcli.bench.sizes import Sizes
@@ -28,6 +28,7 @@ from llmcli.engine.plan import Request, RunPlan
 _LEAST_PROMPT, _LEAST_ANSWER = 32, 8
 _LEVEL = 0.05
 _FINAL_ROUNDS = 7
+_MOST_CANDIDATES = 10_000
 _SHARE_OF_ROUNDS = 0.6  # of the budget; the rest is for the final, which takes LEAST_SAMPLES in any case
 
 
@@ -133,8 +134,11 @@ def candidates(
     models: Sequence[tuple[str | None, str | None]] = ((None, None),),
 ) -> list[Candidate]:
     """The cross product without what llama.cpp refuses (a quantized V cache without flash attention); the settings as
-    they are come first.
+    they are come first. Raises UsageError for more than any budget is enough for.
     """
+    count = math.prod(map(len, (models, n_threads, n_batch, n_ubatch, flash_attn, types)))
+    if count > _MOST_CANDIDATES:
+        raise UsageError(f"that stands for {count:,} combinations, and {_MOST_CANDIDATES:,} are the most")
     found = [Candidate()]
     for model, threads, batch, ubatch, flash, (type_k, type_v) in itertools.product(
         models, n_threads, n_batch, n_ubatch, flash_attn, types

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from llmcli.base.errors import UsageError
 from llmcli.bench.sizes import Sizes
 from llmcli.engine.plan import Request
 
 Numbers = tuple[int | None, ...]
 Names = tuple[str, ...]
+MOST_TRIALS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,27 @@ class Trial:
 
 
 def trials(grid: Grid) -> tuple[Trial, ...]:
-    """All of them; empty where every size is 0."""
+    """All of them; empty where every size is 0. Raises UsageError for more than anyone waits for."""
+    count = _count(grid)
+    if count > MOST_TRIALS:
+        raise UsageError(f"that stands for {count:,} tests, and {MOST_TRIALS:,} are the most", hint="shorter lists")
     return tuple(_trials(grid))
 
 
+def _count(grid: Grid) -> int:
+    sizes = len(grid.pairs) + sum(map(bool, grid.n_prompt)) + sum(map(bool, grid.n_gen))
+    return sizes * math.prod(len(axis) for axis in _axes(grid))
+
+
+def _axes(grid: Grid) -> tuple[Sequence[Any], ...]:
+    """What is crossed, the outermost first: where a model is loaded again comes before where it is not."""
+    loads = grid.models, grid.n_gpu_layers
+    contexts = grid.n_batch, grid.n_ubatch, grid.type_k, grid.type_v, grid.flash_attn
+    return *loads, *contexts, grid.n_threads, grid.n_depth
+
+
 def _trials(grid: Grid) -> Iterator[Trial]:
-    axes = (grid.models, grid.n_gpu_layers, grid.n_batch, grid.n_ubatch, grid.type_k, grid.type_v, grid.flash_attn)
-    for model, layers, batch, ubatch, type_k, type_v, flash, threads, depth in itertools.product(
-        *axes, grid.n_threads, grid.n_depth
-    ):
+    for model, layers, batch, ubatch, type_k, type_v, flash, threads, depth in itertools.product(*_axes(grid)):
         for sizes in _sizes(grid, depth):
             request = Request(
                 n_ctx=sizes.total_tokens,

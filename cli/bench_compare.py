@@ -10,7 +10,7 @@ import click
 from llmcli.base.errors import LimitMissedError
 from llmcli.base.settings import Settings
 from llmcli.bench.compare import LEAST_SAMPLES, Change, Comparison, compare, require_alike
-from llmcli.bench.limits import Limit, missed
+from llmcli.bench.limits import Limit, missed, require_figures
 from llmcli.bench.result import Row
 from llmcli.bench.runs import load_rows
 from llmcli.bench.tables import percent, table
@@ -59,7 +59,9 @@ def show_comparison(
     *,
     to_stdout: bool,
 ) -> None:
-    """Compare and write. Raises LimitMissedError where a limit is missed, UsageError where the two are unlike."""
+    """Compare and write. Raises LimitMissedError where a limit is missed, UsageError where the two are unlike or a
+    limit is about nothing.
+    """
     across = across_from(values)
     require_alike(before, after, across)
     found = compare(before, after, across=across)
@@ -73,12 +75,8 @@ def show_comparison(
     if over:
         limit, change = over[0]
         more = f", and {len(over) - 1} more" if len(over) > 1 else ""
-        raise LimitMissedError(f"{change.test} is past {limit.text}: {_figure(limit, change)}{more}")
-
-
-def _figure(limit: Limit, change: Change) -> str:
-    found = {"load": change.load_change, "memory": change.memory_change}.get(limit.what, change.change)
-    return percent(found)
+        raise LimitMissedError(f"{change.test} is past {limit.text}: {percent(limit.figure(change))}{more}")
+    require_figures(limits, found.changes)
 
 
 def comparison_json(found: Comparison, over: Sequence[tuple[Limit, Change]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from llmcli.base.errors import UserInterruptError
+from llmcli.base.errors import LlmcliError, UserInterruptError
 from llmcli.base.files import make_private_dir
 from llmcli.base.settings import Settings
 from llmcli.bench.environment import describe
@@ -72,7 +72,7 @@ def latency_command(settings: Settings, /, **values: Any) -> None:
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
     path = None if values["plot"] is None else check_name(values["plot"])
     found = _measure(settings, values, reporter)
-    if values["json"]:
+    if values["json"] and (found.points or not found.error):
         output.write_json(found.as_json())
     elif found.points:
         output.write(found.as_text())
@@ -80,12 +80,14 @@ def latency_command(settings: Settings, /, **values: Any) -> None:
         draw(found.chart(), path)
     if found.interrupted:
         raise UserInterruptError
+    if found.error:
+        raise found.error
 
 
 def _measure(settings: Settings, values: Mapping[str, Any], reporter: StderrReporter) -> Found:
     native.LOG.listen(reporter.native_log)
     options = LatencyOptions(
-        values["n_prompt"] or DEFAULT_LENGTHS,
+        tuple(dict.fromkeys(values["n_prompt"])) or DEFAULT_LENGTHS,  # one twice would find what the first kept
         values["question_tokens"],
         values["answer_tokens"],
         values["repetitions"],
@@ -101,7 +103,7 @@ def _measure(settings: Settings, values: Mapping[str, Any], reporter: StderrRepo
             values["model"], request, settings, reporter, rope=rope_from(values), loras=values["lora"], stop=stop
         ) as engine:
             found = Found(engine.resolved.name, engine.load_s, describe(settings), options)
-            latency = Latency(engine, options, settings, Path(folder) / "store", text)
+            latency = Latency(engine, options, settings, Path(folder) / "store", text, reporter.notify)
             prompts = [latency.text(max(options.lengths), number) for number in (1, 2)]
             path = str(engine.resolved.path)
             with stop_on_interrupt(stop):
@@ -110,8 +112,10 @@ def _measure(settings: Settings, values: Mapping[str, Any], reporter: StderrRepo
                         found.points.append(point)
                 except UserInterruptError:
                     found.interrupted = True
+                except LlmcliError as error:
+                    found.error = error
         # The model is closed by now: two of them at once would share cores and memory.
-        if not (found.interrupted or values["no_processes"]):
+        if not (found.interrupted or found.error or values["no_processes"]):
             _measure_processes(found, path, prompts, request, Path(folder) / "processes", values, status)
     status.clear()
     return found
@@ -143,6 +147,8 @@ def _measure_processes(
                 found.processes.setdefault(name, []).append(run_process(command, prompts[1]))
     except (UserInterruptError, KeyboardInterrupt):
         found.interrupted = True
+    except LlmcliError as error:
+        found.error = error
 
 
 def ourselves() -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from llmcli.base.errors import LlmcliError
 from llmcli.base.units import format_bytes, format_seconds
 from llmcli.bench.environment import machine_id
 from llmcli.bench.latency import KINDS, Kind, LatencyOptions, Point, Request, break_even, itl_percentiles
@@ -24,7 +25,7 @@ _NAMES: Mapping[Kind, str] = {
 
 @dataclass(slots=True)
 class Found:
-    """Everything that was measured."""
+    """Everything that was measured. error: what ended it before the end."""
 
     model: str
     load_s: float
@@ -33,6 +34,7 @@ class Found:
     points: list[Point] = field(default_factory=list)
     processes: dict[str, list[ProcessTimes]] = field(default_factory=dict)
     interrupted: bool = False
+    error: LlmcliError | None = None
 
     def as_json(self) -> dict[str, Any]:
         """With the names of docs/commands/bench.md."""
@@ -46,6 +48,7 @@ class Found:
             "points": [point.as_json() for point in self.points],
             "processes": {name: [asdict(one) for one in many] for name, many in self.processes.items()},
             "interrupted": self.interrupted,
+            "error": self.error.message if self.error else None,
             "environment": self.environment,
         }
 
@@ -111,6 +114,8 @@ def _prefix_table(points: Sequence[Point]) -> str:
 
 def _verdict(points: Sequence[Point]) -> str:
     even = break_even(points)
+    if not any(point.of("disk") for point in points):
+        return "no prefix was restored from disk"
     if even is None:
         return "a restored prefix does not pay at these lengths"
     shortest = even == min(point.prefix_tokens for point in points)

@@ -45,16 +45,19 @@ class Status:
 
 
 class RowWriter:
-    """Writes rows in one format as they come; the head of a table with the first of them."""
+    """Writes rows in one format as they come; the head of a table with the first of them.
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self.rows: list[Row] = []
+    rows    where they are kept, also where they cannot be written
+    """
+
+    def __init__(self, report: Report, rows: list[Row]) -> None:
+        self._report, self.rows = report, rows
 
     def write(self, row: Row) -> None:
         """One row more."""
-        output.write(("" if self.rows else self._report.begin()) + self._report.row(row))
+        head = "" if self.rows else self._report.begin()
         self.rows.append(row)
+        output.write(head + self._report.row(row))
 
     def end(self) -> None:
         """What stands behind the rows; nothing where there are none."""
@@ -65,8 +68,8 @@ class RowWriter:
 class Silent:
     """For --json: keeps the rows, which become one object."""
 
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
 
     def write(self, row: Row) -> None:
         """One row more."""
@@ -84,11 +87,14 @@ def bench(settings: Settings, values: dict[str, Any]) -> int:
     if limits and values["baseline"] is None:
         raise UsageError("--fail-if needs something to compare with: --baseline FILE")
     baseline = None if values["baseline"] is None else load_rows(values["baseline"], settings)
-    rows, failures, interrupted = measure_all(settings, values, reporter, _enrich(settings, values))
+    rows: list[Row] = []
+    try:
+        failures, interrupted = measure_all(settings, values, reporter, rows, _enrich(settings, values))
+    finally:  # also where a full disk or a reader that went away ended the writing
+        if rows and not values["no_history"]:
+            _keep(rows, values["label"], settings, reporter)
     if rows and values["json"]:
         output.write_json({"results": rows, "failures": failures_json(failures), "interrupted": interrupted})
-    if rows and not values["no_history"]:
-        _keep(rows, values["label"], settings, reporter)
     if baseline and rows and not interrupted:
         from llmcli.cli.bench_compare import show_comparison
 
@@ -123,15 +129,16 @@ def measure_all(
     settings: Settings,
     values: Mapping[str, Any],
     reporter: StderrReporter,
+    rows: list[Row],
     enrich: Callable[[Result, Row], Row] | None = None,
-) -> tuple[list[Row], list[Failed], bool]:
-    """Run what the options ask for and write it: the rows, what failed, and whether Ctrl-C ended it."""
+) -> tuple[list[Failed], bool]:
+    """Run what the options ask for, write it and put it into `rows`: what failed, and whether Ctrl-C ended it."""
     wanted = trials(grid_from(values))
     if not wanted:
         raise UsageError("nothing to measure: every size is 0", hint="llmcli bench -p 512 -n 128")
-    writer: RowWriter | Silent = Silent()
+    writer: RowWriter | Silent = Silent(rows)
     if not values["json"]:
-        writer = RowWriter(make_report(values["output_format"], wanted, roofline=bool(enrich)))
+        writer = RowWriter(make_report(values["output_format"], wanted, roofline=bool(enrich)), rows)
     failures: list[Failed] = []
     stop = StopFlag()
     status = Status(settings, reporter)
@@ -147,9 +154,9 @@ def measure_all(
             writer.write(enrich(outcome, row) if enrich else row)
     status.clear()
     writer.end()
-    if writer.rows:  # else the first of them is the one line of the command
+    if rows:  # else the first of them is the one line of the command
         _tell_failures(failures, reporter)
-    return writer.rows, failures, stop.is_set()
+    return failures, stop.is_set()
 
 
 def _tell_failures(failures: Sequence[Failed], reporter: StderrReporter) -> None:

@@ -156,9 +156,9 @@ def _quantized(
     models: list[tuple[str | None, str | None]] = [(None, None)]
     with tempfile.TemporaryDirectory(prefix="sweep-", dir=make_private_dir(settings.cache_dir)) as folder:
         source, _ = find_models_one(values["model"], settings, reporter) if kinds else ("", None)
-        for kind in kinds:
-            path = Path(folder) / f"{kind}.gguf"
-            command = [*ourselves(), "quantize", source, str(path), kind, "--allow-requantize"]
+        for number, kind in enumerate(kinds, start=1):
+            path = Path(folder) / f"{number}.gguf"
+            command = [*ourselves(), "quantize", "--allow-requantize", "--", source, str(path), kind]
             reporter.notify(f"quantizing to {kind}")
             done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
             if done.returncode:

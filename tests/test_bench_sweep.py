@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmcli.base.errors import LlmcliError, UserInterruptError
+from llmcli.base.errors import LlmcliError, UsageError, UserInterruptError
 from llmcli.base.settings import load
 from llmcli.bench.result import Result
 from llmcli.bench.run import Runner, find_models
@@ -57,6 +57,12 @@ def test_candidates() -> None:
     assert len(found) == 1 + 2 * 2 * 3  # a quantized V cache needs flash attention
     assert len(set(found)) == len(found)
     assert candidates((None,), (None,), (None,), ("auto",), (("f16", "f16"),)) == [Candidate()]
+
+
+def test_more_candidates_than_anyone_waits_for() -> None:
+    many = tuple(range(1, 1001))
+    with pytest.raises(UsageError, match="1,000,000,000 combinations"):
+        candidates(many, many, many, ("on",), (("f16", "f16"),))
 
 
 def test_labels_and_config() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from llmcli.base.errors import UsageError
 from llmcli.bench.sizes import Sizes
 from llmcli.bench.trials import Grid, trials
 
@@ -36,6 +39,13 @@ def test_order_is_that_of_llama_bench() -> None:
     assert settings == sorted(settings, key=lambda s: (s[0] or "", s[1] or 0, s[2], s[3] == "off", s[4] or 0))
     assert len(set(settings)) == 32
     assert [trial.model for trial in found] == ["a"] * 96 + ["b"] * 96
+
+
+def test_more_tests_than_anyone_waits_for() -> None:
+    many = tuple(range(1, 1001))
+    with pytest.raises(UsageError, match="stands for 2,000,000,000 tests"):
+        trials(Grid(n_prompt=many, n_gen=many, n_depth=many, n_threads=many))
+    assert len(trials(Grid(n_prompt=many, n_gen=(0,), n_threads=(1, 2, 3)))) == 3000
 
 
 def test_what_can_share_a_loaded_model() -> None:

@@ -7,12 +7,15 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 import xml.etree.ElementTree as ET  # our own file
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from llmcli.base.errors import ResourceError
+from llmcli.bench.latency import Latency, Point
 from tests.cli_run_case import engine_memo, known_engine, refused
 from tests.fixtures.cli_process import SCRIPT
 from tests.test_cli_cmd_bench import Bench, bench
@@ -61,6 +64,38 @@ def test_tables(bench: Bench, model: Path) -> None:
     below = lines[lines.index("prefix of 128 tokens:") + 2 :]
     assert [line.split()[0] for line in below[:2]] == ["cold", "memory"]  # from disk only where the store does not pass
     assert "whole processes" not in done.out
+
+
+def test_a_failure_keeps_what_was_measured(bench: Bench, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = Latency._point
+
+    def failing(self: Latency, length: int, on_step: Callable[[str], None]) -> Point:
+        if length == 128:
+            raise ResourceError("no memory for 128")
+        return point(self, length, on_step)
+
+    monkeypatch.setattr(Latency, "_point", failing)
+    done = bench("latency", "-m", model, *QUICK, "--json")
+    assert (done.code, done.err) == (6, "error: no memory for 128\n")
+    found = json.loads(done.out)
+    assert ([one["prefix_tokens"] for one in found["points"]], found["error"]) == ([64], "no memory for 128")
+    assert "no memory for 128" in refused(bench("latency", "-m", model, "-t", "1", "-p", "128"), 6)
+
+
+def test_a_process_that_fails_keeps_the_points(bench: Bench, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmcli.cli.bench_latency.ourselves", lambda: [sys.executable, "-c", "exit('no luck')"])
+    done = bench("latency", "-m", model, *QUICK)
+    assert (done.code, done.err) == (1, "error: llmcli run: no luck\n")
+    assert "prefix of 128 tokens:" in done.out
+
+
+def test_a_store_that_keeps_nothing_says_why(bench: Bench, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmcli.cache_store.save.free_bytes", lambda _folder: 0)
+    done = bench("latency", "-m", model, *QUICK, "-p", "64,64", "--no-processes")
+    assert done.code == 0
+    assert done.err == "the prefix store kept less than it could: the disk is nearly full\n"
+    assert [line.split()[0] for line in done.out.splitlines()[1:3]] == ["64", "128"], "64 is measured once"
+    assert "no prefix was restored from disk" in done.out
 
 
 def test_bad_values(bench: Bench, model: Path, tmp_path: Path) -> None:

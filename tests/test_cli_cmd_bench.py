@@ -239,6 +239,14 @@ def test_compare_as_json_with_limits(bench: Bench, two_files: tuple[Path, Path])
     assert bench("compare", *two_files, "--fail-if", "tg<-5%").code == 0
 
 
+def test_a_limit_about_nothing_is_no_pass(bench: Bench, two_files: tuple[Path, Path]) -> None:
+    """A script would take it for one."""
+    done = bench("compare", *two_files, "--fail-if", "tg128<-5%")
+    assert done.code == 2
+    assert done.err == "error: tg128<-5% is about nothing that is in both runs (tests in both: pp512, tg8)\n"
+    assert bench("compare", *two_files, "--fail-if", "pp+tg<-5%").code == 2
+
+
 def test_unlike_runs_are_refused(bench: Bench, tmp_path: Path, two_files: tuple[Path, Path]) -> None:
     strange = write_rows(tmp_path / "c.json", [row(90, 91, 89, 90, plan=replace(PLAN, n_threads=2))])
     assert "not made alike, settings: n_threads 8 / 2" in refused(bench("compare", two_files[0], strange), 2)
@@ -262,6 +270,16 @@ def test_history(bench: Bench, model: Path, tmp_path: Path) -> None:
     assert [(run["number"], len(run["results"])) for run in found["runs"]] == [(2, 2)]
     assert bench("compare", "@1", "@2").code == 0
     assert "no such" in refused(bench("compare", "@1", tmp_path / "none.json"), 2).lower()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("form", ["--json", "--output-format=json"])
+def test_what_cannot_be_written_is_in_the_history(bench: Bench, model: Path, form: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([SCRIPT, "bench", "-m", model, *QUICK, form], stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (6, b"error: cannot write the answer: No space left on device\n")
+    (run,) = json.loads(bench("history", "--json").out)["runs"]
+    assert run["results"][0]["test"] == "pp8"
 
 
 def test_baseline(bench: Bench, model: Path, tmp_path: Path) -> None:

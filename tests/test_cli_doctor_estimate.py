@@ -63,6 +63,15 @@ def test_no_such_model(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
     assert "no such file" in err
 
 
+def test_options_without_effect_are_refused(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    code, out, err = doctor(capfdbinary, "-c", "512")
+    assert (code, out) == (2, "")
+    assert "-c is for --estimate and --fit" in err
+    code, out, err = doctor(capfdbinary, "--fit", "--estimate", "m")
+    assert (code, out) == (2, "")
+    assert "give one of them" in err
+
+
 def test_fit(scripted_model: Callable[..., Path], capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     code, out, err = doctor(capfdbinary, "--fit")
     assert (code, out) == (0, "")

@@ -125,6 +125,9 @@ def _find(reference: str, settings: Settings) -> Path:
 
 
 def _as_path(text: str) -> Path:
+    if not text.strip():
+        # Which as a path would be the current folder: what a shell makes of a variable that is not set.
+        raise ModelError("the name of the model is empty", hint="llmcli ls shows what there is")
     try:
         return Path(os.path.abspath(os.path.expanduser(text)))
     except ValueError:  # a NUL in it

@@ -14,7 +14,8 @@ from llmcli.base.errors import ModelError, UsageError
 from llmcli.base.settings import Settings
 from llmcli.models import default_model
 from llmcli.models.library import own_folder
-from llmcli.models.resolve import ResolvedModel, resolve
+from llmcli.models.removal import plan_removal
+from llmcli.models.resolve import ResolvedModel, resolve, resolve_here
 
 REVISION = "a" * 40
 Resolve = Callable[[str | None], ResolvedModel]
@@ -102,6 +103,20 @@ def test_a_missing_file_that_the_library_has(find: Resolve) -> None:
 )
 def test_odd_paths(find: Resolve, reference: str) -> None:
     assert failure(find, reference).message.startswith("no such file: ")
+
+
+@pytest.mark.parametrize("reference", ["  ", "\t"])
+def test_an_empty_name_is_not_the_current_folder(
+    find: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
+    write(tmp_path / "only.gguf")
+    monkeypatch.chdir(tmp_path)
+    assert failure(find, reference).message == "the name of the model is empty"
+    for empty in ("", reference):
+        with pytest.raises(ModelError, match="is empty"):
+            resolve_here(empty, settings_module.load())
+        with pytest.raises(ModelError, match="is empty"):
+            plan_removal([empty], settings_module.load())
 
 
 def test_what_is_no_file(find: Resolve, tmp_path: Path) -> None:

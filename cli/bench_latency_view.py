@@ -10,7 +10,8 @@ from typing import Any
 from llmcli.base.errors import LlmcliError
 from llmcli.base.units import format_bytes, format_seconds
 from llmcli.bench.environment import machine_id
-from llmcli.bench.latency import KINDS, Kind, LatencyOptions, Point, Request, break_even, itl_percentiles
+from llmcli.bench.latency import LatencyOptions
+from llmcli.bench.latency_result import KINDS, Kind, Point, Request, break_even, itl_percentiles
 from llmcli.bench.plot import Chart, Series
 from llmcli.bench.process import ProcessTimes
 from llmcli.bench.stats import percentile

@@ -20,14 +20,14 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_seconds
 from llmcli.bench.environment import machine_id
-from llmcli.bench.plot import Chart, Series, check_name, draw
+from llmcli.bench.plot import check_name, draw
 from llmcli.bench.run import Runner, find_models
-from llmcli.bench.sweep import Sweep, SweepOptions, Tried, Verdict, by_value, candidates, run_options
-from llmcli.bench.tables import percent, table
+from llmcli.bench.sweep import Sweep, SweepOptions, Verdict, candidates, run_options
 from llmcli.cli import output
 from llmcli.cli.bench_latency import ourselves
 from llmcli.cli.bench_params import FLASH, KINDS_OF_KV, Numbers, Texts, list_option
 from llmcli.cli.bench_rates import Status
+from llmcli.cli.bench_sweep_view import sweep_chart, sweep_json, sweep_text
 from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.params import Duration, Whole
 from llmcli.cli.reporter import StderrReporter
@@ -36,8 +36,6 @@ from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
 from llmcli.engine.tuning import SECTION, table_name
 from llmcli.hardware.cores import read_cores
 
-_AXES = {"-t": "n_threads", "-b": "n_batch", "-ub": "n_ubatch", "-fa": "flash_attn", "-ctk": "type_k", "type": "quant"}
-_MOST_LINES = 6
 _EPILOG = """\b
 Examples:
   llmcli bench sweep
@@ -88,18 +86,23 @@ def sweep_command(settings: Settings, /, **values: Any) -> None:
         raise click.UsageError("nothing to be fast for: --prompt-tokens and --answer-tokens are both 0")
     with _quantized(settings, values, reporter) as models:
         sweep, verdict, found = _run(settings, values, options, models, reporter)
-    saved = None
+    saved, unsaved = None, None
     if verdict and values["save"]:
-        saved = _save(verdict, found, settings, reporter)
+        try:
+            saved = _save(verdict, found, settings, reporter)
+        except (LlmcliError, OSError) as error:  # told behind what was measured
+            unsaved = error
     if any(one.rounds for one in sweep.tried):
         if values["json"]:
-            output.write_json(_json(sweep, verdict, saved))
+            output.write_json(sweep_json(sweep, verdict, saved))
         else:
-            output.write(_text(sweep, verdict, options))
+            output.write(sweep_text(sweep, verdict, options))
         if plot:
-            draw(_chart(sweep.tried), plot)
+            draw(sweep_chart(sweep.tried), plot)
     if verdict is None:
         raise UserInterruptError
+    if unsaved:
+        raise unsaved
 
 
 def _run(
@@ -153,28 +156,34 @@ def _quantized(
 ) -> Iterator[list[tuple[str | None, str | None]]]:
     """The model itself and, made on the fly by `llmcli quantize`, the same in other types; removed afterwards."""
     kinds = [word.strip() for text in values["types"] for word in text.split(",") if word.strip()]
-    models: list[tuple[str | None, str | None]] = [(None, None)]
+    if not kinds:  # a sweep of settings writes nothing
+        yield [(None, None)]
+        return
     with tempfile.TemporaryDirectory(prefix="sweep-", dir=make_private_dir(settings.cache_dir)) as folder:
-        source, _ = find_models_one(values["model"], settings, reporter) if kinds else ("", None)
-        for number, kind in enumerate(kinds, start=1):
-            path = Path(folder) / f"{number}.gguf"
-            command = [*ourselves(), "quantize", "--allow-requantize", "--", source, str(path), kind]
-            reporter.notify(f"quantizing to {kind}")
-            done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
-            if done.returncode:
-                lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-                reporter.notify(f"{printable(kind)} is left out: {printable(lines[-1].removeprefix('error: '))}")
-                continue
-            models.append((str(path), f"{kind} ({format_bytes(path.stat().st_size)})"))
-        yield models
+        source = _path_of(values["model"], settings, reporter)
+        paths = {kind: Path(folder) / f"{number}.gguf" for number, kind in enumerate(kinds)}
+        made = [_quantize(source, path, kind, reporter) for kind, path in paths.items()]
+        yield [(None, None), *(one for one in made if one)]
 
 
-def find_models_one(reference: str | None, settings: Settings, reporter: StderrReporter) -> tuple[str, str]:
-    """The path and the name of one model. Raises LlmcliError where there is none."""
+def _quantize(source: str, path: Path, kind: str, reporter: StderrReporter) -> tuple[str, str] | None:
+    """Make the file: its path and its name in the table; None, told, where that fails."""
+    reporter.notify(f"quantizing to {kind}")
+    command = [*ourselves(), "quantize", "--allow-requantize", "--", source, str(path), kind]
+    done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+        reporter.notify(f"{printable(kind)} is left out: {printable(lines[-1].removeprefix('error: '))}")
+        return None
+    return str(path), f"{kind} ({format_bytes(path.stat().st_size)})"
+
+
+def _path_of(reference: str | None, settings: Settings, reporter: StderrReporter) -> str:
+    """The file of a model. Raises LlmcliError where there is none."""
     found = find_models([reference], settings, reporter)[reference]
     if isinstance(found, LlmcliError):
         raise found
-    return str(found[0].path), found[0].name
+    return str(found[0].path)
 
 
 def _save(
@@ -199,60 +208,3 @@ def _save(
     set_table(settings.config_file, SECTION, table_name(found["id"]), values)
     reporter.notify(f"saved in {printable(str(settings.config_file))}, [{SECTION}.{table_name(found['id'])}]")
     return values
-
-
-def _json(sweep: Sweep, verdict: Verdict | None, saved: dict[str, Any] | None) -> dict[str, Any]:
-    return {
-        "tried": [one.as_json() for one in sweep.tried],
-        "winner": verdict.winner.as_json() if verdict else None,
-        "usual": verdict.usual.as_json() if verdict else None,
-        "gain": verdict.gain if verdict else None,
-        "p_value": verdict.p_value if verdict else None,
-        "is_better": bool(verdict and verdict.is_better),
-        "was_cut": sweep.was_cut,
-        "interrupted": verdict is None,
-        "saved": saved,
-    }
-
-
-def _text(sweep: Sweep, verdict: Verdict | None, options: SweepOptions) -> str:
-    ranked = sorted(sweep.tried, key=lambda one: (-len(one.rounds), one.request_s))
-    rows = [(one.candidate.label, str(len(one.rounds)), _time(one)) for one in ranked]
-    curves = "".join(_curve(flag, by_value(sweep.tried, name)) for flag, name in _AXES.items())
-    asked = f"a request of {options.n_prompt} + {options.n_gen} tokens, by the last round each was in:\n"
-    return f"{asked}{table(('settings', 'rounds', 'time'), rows)}\n{curves}{_conclusion(sweep, verdict)}\n"
-
-
-def _time(one: Tried) -> str:
-    parts = [format_seconds(one.request_s)] * bool(one.rounds) + [one.problem] * bool(one.problem)
-    return ", then ".join(part for part in parts if part)
-
-
-def _curve(flag: str, values: Sequence[tuple[str, float]]) -> str:
-    known = [(value, seconds) for value, seconds in values if value != "None"]
-    if len(known) < 2:
-        return ""
-    return f"{flag:<5}" + ", ".join(f"{value}: {format_seconds(seconds)}" for value, seconds in known) + "\n"
-
-
-def _conclusion(sweep: Sweep, verdict: Verdict | None) -> str:
-    if verdict is None:
-        return "interrupted: there is no winner"
-    if verdict.winner is verdict.usual:
-        measured = sum(bool(one.rounds) for one in sweep.tried)
-        of = "" if measured == len(sweep.tried) else f" of the {measured} that were measured"
-        return f"the settings as they are answer soonest{of}"
-    if verdict.p_value is None:
-        return f"{verdict.winner.candidate.label}: the final failed: {verdict.winner.problem or verdict.usual.problem}"
-    words = f"{verdict.winner.candidate.label}: {percent(-verdict.gain)} of the time, p {verdict.p_value:.3f}"
-    return words if verdict.is_better else f"{words}; the samples do not show that it is faster"
-
-
-def _chart(tried: Sequence[Tried]) -> Chart:
-    """The rounds of the candidates that came farthest."""
-    ranked = sorted((one for one in tried if one.rounds), key=lambda one: (-len(one.rounds), one.request_s))
-    series = tuple(
-        Series(one.candidate.label, tuple(float(i + 1) for i in range(len(one.rounds))), tuple(one.rounds))
-        for one in ranked[:_MOST_LINES]
-    )
-    return Chart("successive halving", "round", "time of the request (s)", series)

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from llmcli.base.errors import ResourceError
-from llmcli.bench.latency import Latency, Point
+from llmcli.bench.latency import Latency
+from llmcli.bench.latency_result import Point
 from tests.cli_run_case import engine_memo, known_engine, refused
 from tests.fixtures.cli_process import SCRIPT
 from tests.test_cli_cmd_bench import Bench, bench

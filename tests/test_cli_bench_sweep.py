@@ -33,7 +33,8 @@ def clear_winner(monkeypatch: pytest.MonkeyPatch) -> None:
     measure = sweep_module.Sweep._request_s
 
     def made(self: Any, one: Any, n_prompt: int, n_gen: int) -> float:
-        measure(self, one, n_prompt, n_gen)
+        if one.plan is None:
+            measure(self, one, n_prompt, n_gen)
         return float(one.candidate.n_ubatch or 1000)
 
     monkeypatch.setattr(sweep_module.Sweep, "_request_s", made)
@@ -90,9 +91,20 @@ def test_settings_of_runs_are_no_lists_to_try(bench: Bench, model: Path, monkeyp
 
 @pytest.mark.usefixtures("clear_winner")
 def test_a_type_that_does_not_exist_is_left_out(bench: Bench, model: Path) -> None:
-    done = bench("sweep", "-m", model, *QUICK, "--types", "Q9_9")
+    done = bench("sweep", "-m", model, *QUICK, "--types", "Q9_9,--help")
     assert done.code == 0
     assert "Q9_9 is left out: " in done.err
+    assert "--help is left out: " in done.err
+
+
+@pytest.mark.usefixtures("clear_winner")
+def test_a_winner_that_cannot_be_saved_is_still_shown(bench: Bench, model: Path, llmcli_home: Path) -> None:
+    (llmcli_home / "config").write_text("in the way")
+    done = bench("sweep", "-m", model, *QUICK, "--save", "--json")
+    assert done.code == 1
+    assert "config" in done.err
+    found = json.loads(done.out)
+    assert (found["is_better"], found["saved"]) == (True, None)
 
 
 def test_bad_values(bench: Bench, model: Path, tmp_path: Path) -> None:

@@ -109,5 +109,6 @@ def _stream(shell: ChatShell, options: FrontOptions, ask: Callable[[], Reply]) -
         output.write("[stopped]\n")
     if options.stats:
         output.stderr_line(reply.stats_line())
+    shell.conversation.require_saved()
     with contextlib.suppress(KeyboardInterrupt):
         shell.conversation.settle(ahead=False)

@@ -52,6 +52,7 @@ def run_pipe(shell: ChatShell, options: FrontOptions, pipe: PipeOptions) -> int:
             reply = shell.conversation.say(shell.compose(text))
         if reply:
             print_reply(reply, options, json=pipe.json)
+            shell.conversation.require_saved()
     shell.conversation.settle(ahead=shell.conversation.name is not None)
     return 0
 

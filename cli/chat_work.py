@@ -162,12 +162,18 @@ class ChatWork:
         if self._stopped.is_set():  # before the answer was asked for, which takes such a request back
             self._shell.conversation.interrupt()
         first_s = None
-        for part in reply.parts():
-            now = time.monotonic()
-            first_s = first_s or now
-            rate = (reply.completion_tokens - 1) / (now - first_s) if now - first_s > _RATE_AFTER_S else None
-            self._post(Came(part, rate, reply.prompt_tokens + reply.completion_tokens))
+        try:
+            for part in reply.parts():
+                now = time.monotonic()
+                first_s = first_s or now
+                rate = (reply.completion_tokens - 1) / (now - first_s) if now - first_s > _RATE_AFTER_S else None
+                self._post(Came(part, rate, reply.prompt_tokens + reply.completion_tokens))
+        except LlmcliError:
+            if first_s is not None:  # what came stays
+                self._post(Answered(reply))
+            raise
         self._post(Answered(reply))
+        self._shell.conversation.require_saved()
 
     def _settle(self) -> None:
         if self._jobs.empty():

@@ -149,7 +149,7 @@ def session_name(values: Mapping[str, Any], library: Library) -> str | None:
         return last
     if named is not None:
         library.path(named)
-    return named
+    return None if named is None else str(named)
 
 
 def opened(

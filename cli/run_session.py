@@ -47,5 +47,6 @@ def run_turn(
         with opened(chat_values, settings, reporter, log, at_terminal=False) as conversation:
             reply = conversation.say(joined_text(parts, raw=False))
             show(reply, values, reporter)
+            conversation.require_saved()
             conversation.settle()
     return finish(reply, values)

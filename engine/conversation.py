@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from llmcli.base.errors import UsageError
+from llmcli.base.errors import ResourceError, UsageError
 from llmcli.engine.chat_fit import ChatOverflow, Fitted, fit_turn
 from llmcli.engine.chat_kv import ChatKv
 from llmcli.engine.chat_layout import ChatLayout
@@ -90,6 +90,7 @@ class Conversation:
         self.on_progress: Callable[[int, int], None] | None = None
         self._hurry = threading.Event()
         self._unsettled: Reply | None = None
+        self._unsaved: ResourceError | None = None
         self.last_reply: Reply | None = None
         self._resumed_tokens = len(self.history.turns[-1].ids) if self.history.turns else 0
         self._notes = ChatNotes(notify)
@@ -213,9 +214,18 @@ class Conversation:
 
     def _record(self, reply: Reply, turn: Turn) -> None:
         self._unsettled = self.last_reply = reply
-        self._log.add(turn)
+        try:
+            self._log.add(turn)
+        except ResourceError as error:  # the answer is there, and is to be seen first
+            self._unsaved = error
         if not turn.is_answered:
             reply.tell("there is no answer: the question is left out of what follows (/retry asks it again)")
+
+    def require_saved(self) -> None:
+        """To be called when an answer is on screen. Raises ResourceError where it could not be written."""
+        error, self._unsaved = self._unsaved, None
+        if error:
+            raise error
 
     def tell(self, note: str) -> None:
         """Tell the user, each line once."""

@@ -147,9 +147,10 @@ class SessionLog:
         self._append(event_line("system", text=text))
 
     def hide(self, start: int, end: int) -> None:
-        """Leave turns [start, end) out from now on."""
+        """Leave turns [start, end) out from now on. Written with the turn that they make room for."""
         self.history.hide(start, end)
-        self._append(event_line("drop", start=start, end=end))
+        if self.path:
+            self._waiting.append(event_line("drop", start=start, end=end))
 
     def change_model(self, model: ModelNote, template: tuple[str, str] | None) -> None:
         """Go on with another model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import stat
@@ -124,6 +125,35 @@ def test_a_line_longer_than_the_screen_is_high(start_chat: StartChat, long: Path
 
 
 # ---- the line --------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_cannot_be_saved_is_shown(start_chat: StartChat, hello: Path, llmcli_home: Path) -> None:
+    sessions = llmcli_home / "state" / "sessions"
+    with start_chat(hello, "--session", "s") as person:
+        person.says("one")
+        person.waits_until_idle()
+        sessions.rename(sessions.with_name("away"))
+        sessions.touch()
+        person.says("two")
+        assert "> two\nHello world\n\nerror: session s cannot be written: " in person.waits_until_idle()
+        person.says("/fork other")
+        assert "> /fork other\nerror: " in person.waits_until_idle()
+        sessions.unlink()
+        sessions.with_name("away").rename(sessions)
+        person.says("three")
+        assert person.waits_until_idle().count("\nHello world\n") == 3
+        assert person.leaves() == 0
+    turns = [json.loads(line).get("user") for line in (sessions / "s.jsonl").read_text().splitlines()]
+    assert turns == [None, "one", "two", "three"]
+
+
+def test_two_chats_begun_in_the_same_minute(start_chat: StartChat, hello: Path, llmcli_home: Path) -> None:
+    with start_chat(hello) as one, start_chat(hello) as other:
+        for person in (one, other):
+            person.says("hi")
+            person.waits_until_idle()
+            assert person.leaves() == 0
+    assert len(list((llmcli_home / "state" / "sessions").glob("*.jsonl"))) == 2
 
 
 def test_several_pasted_lines_are_one_turn(start_chat: StartChat, hello: Path) -> None:

@@ -193,6 +193,24 @@ def test_run_adds_one_turn(chat: Chat, answer: Answer, model: Path) -> None:
     assert (done.code, done.out) == (5, "Hello world\n")
 
 
+@pytest.mark.parametrize("command", ["chat", "chat --json", "run", "run --json"])
+def test_an_answer_that_cannot_be_written_is_shown_whole(
+    command: str, chat: Chat, answer: Answer, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", _full_disk)
+    options = ["-m", str(model), "--session", "s", "-q", *command.split()[1:]]
+    done = chat.run(*options, stdin="one\ntwo\n") if command.startswith("chat") else answer.run(*options, "one")
+    assert (done.code, done.err) == (6, "error: session s cannot be written: No space left on device\n")
+    if "--json" in command:
+        assert json.loads(done.out)["text"] == "Hello world!"
+    else:
+        assert done.out == "Hello world!\n"
+
+
+def _full_disk(_handle: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
 @pytest.fixture(name="answer")
 def running(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Answer:
     return Answer(capfdbinary, monkeypatch)

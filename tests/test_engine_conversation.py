@@ -363,12 +363,30 @@ def test_a_turn_that_cannot_be_written_is_written_with_the_next(model: Path, mon
         ask(conversation, "one")
         with monkeypatch.context() as patch:
             patch.setattr("os.fsync", lambda _handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            assert ask(conversation, "two") == "Hello world!"  # the answer is not lost with it
             with pytest.raises(ResourceError, match="session s cannot be written: No space left"):
-                ask(conversation, "two")
+                conversation.require_saved()
+            conversation.require_saved()  # said once
         assert [turn.user for turn in library().read("s").history.turns] == ["one"]
         assert Reading(library().path("s")).warnings == []
         ask(conversation, "three")
     assert [turn.user for turn in library().read("s").history.turns] == ["one", "two", "three"]
+
+
+def test_a_full_disk_does_not_refuse_a_turn_that_needs_room(
+    scripted_model: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = scripted_model([f"w{number} " for number in range(20)], chat_template=STRICT, n_ctx=256)
+    with talk(model, "s") as conversation:
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fsync", lambda _handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            while not conversation.history.dropped:
+                assert ask(conversation, "and then, what came of it?").startswith("w0 w1 ")
+        asked = len(conversation.history.turns)
+        ask(conversation, "last")
+        hidden = conversation.history.hidden
+    history = library().read("s").history
+    assert (len(history.turns), history.hidden) == (asked + 1, hidden)
 
 
 def test_a_chat_in_which_nothing_was_said_leaves_no_file(model: Path) -> None:

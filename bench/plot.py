@@ -25,6 +25,10 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", "-.", ":")
 _SUFFIXES = (".svg", ".png")
 _INCHES, _DPI = (8.0, 4.8), 120
+# So many lines are named inside the axes; the names of more stand beside them, in a figure that has room for that.
+_MOST_INSIDE = 7
+MOST_LINES = 100
+_LABEL_CHARS = 60
 # Text stays text in the SVG, and the same chart gives the same bytes. A name with a $ in it is no formula.
 _STYLE: Any = {
     "text.parse_math": False,
@@ -86,7 +90,7 @@ def render(chart: Chart, kind: str) -> bytes:
     mpl, figure_type = _matplotlib()
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a font without it draws a box
-        figure = figure_type(figsize=_INCHES, dpi=_DPI, layout="constrained")
+        figure = figure_type(figsize=_inches(chart), dpi=_DPI, layout="constrained")
         axes = figure.subplots()
         for number, series in enumerate(chart.series):
             _line(axes, series, number)
@@ -107,13 +111,25 @@ def _matplotlib() -> tuple[Any, Any]:
     return mpl, Figure
 
 
+def _inches(chart: Chart) -> tuple[float, float]:
+    width, height = _INCHES
+    if len(chart.series) <= _MOST_INSIDE:
+        return _INCHES
+    longest = max(len(_label(series)) for series in chart.series)
+    return width + 0.7 + 0.1 * longest, max(height, 0.8 + 0.24 * len(chart.series))
+
+
+def _label(series: Series) -> str:
+    label = printable(series.label)
+    if len(label) > _LABEL_CHARS:
+        label = f"{label[: _LABEL_CHARS // 2]}…{label[-_LABEL_CHARS // 2 :]}"  # the test stands behind the model
+    return f" {label}" if not label or label.startswith("_") else label  # the legend leaves such names out
+
+
 def _line(axes: Any, series: Series, number: int) -> None:
     color = COLORS[number % len(COLORS)]
     style = {"marker": _MARKERS[number % len(_MARKERS)], "linestyle": _DASHES[number % len(_DASHES)], "color": color}
-    label = printable(series.label)
-    if not label or label.startswith("_"):  # the legend leaves such names out
-        label = " " + label
-    axes.plot(series.x, series.y, label=label, markersize=6, linewidth=1.8, **style)
+    axes.plot(series.x, series.y, label=_label(series), markersize=6, linewidth=1.8, **style)
     if series.low and series.high:
         axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.18, linewidth=0)
 
@@ -139,7 +155,9 @@ def _dress(axes: Any, chart: Chart) -> None:
         axes.axvline(x, color="#555555", linewidth=1.0, linestyle=(0, (1, 2)))
         axes.annotate(words, (x, 0.97), xycoords=("data", "axes fraction"), xytext=(4, 0), textcoords="offset points",
                       va="top", fontsize=9, color="#333333")  # fmt: skip
-    if len(chart.series) > 1:
+    if len(chart.series) > _MOST_INSIDE:
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9)
+    elif len(chart.series) > 1:
         axes.legend(frameon=False)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from llmcli.base.errors import UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_count
-from llmcli.bench.plot import Chart, Series, check_name, draw
+from llmcli.bench.plot import MOST_LINES, Chart, Series, check_name, draw
 from llmcli.bench.report import rate_text
 from llmcli.bench.result import Row
 from llmcli.bench.runs import Run, history_file, read_history
@@ -49,14 +50,18 @@ def history_command(settings: Settings, /, **values: Any) -> None:
     if damaged:
         reporter.notify(f"{format_count(damaged, 'line')} of {history_file(settings)} cannot be read and are left out")
     chosen = _chosen(runs, values)
+    chart = _chart(chosen) if path and chosen else None
+    if chart and len(chart.series) > MOST_LINES:
+        hint = "--test, --model-name or --last"
+        raise UsageError(f"{len(chart.series)} tests are more than a plot can show ({MOST_LINES})", hint=hint)
     if values["json"]:
         output.write_json({"path": str(history_file(settings)), "runs": [_run_json(run) for run in chosen]})
     elif chosen:
         output.write(_text(chosen))
     else:
         reporter.notify("nothing was measured yet: llmcli bench" if not runs else "no run has such a test")
-    if path and chosen:
-        draw(_chart(chosen), path)
+    if path and chart:
+        draw(chart, path)
 
 
 def _chosen(runs: Sequence[Run], values: Any) -> list[Run]:

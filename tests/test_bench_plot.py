@@ -15,7 +15,7 @@ import pytest
 
 from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.text import printable
-from llmcli.bench.plot import COLORS, Chart, Series, check_name, draw, render
+from llmcli.bench.plot import COLORS, MOST_LINES, Chart, Series, check_name, draw, render
 
 CHART = Chart(
     "TTFT by prefix",
@@ -87,6 +87,14 @@ def test_any_name(name: str, kind: str) -> None:
         return
     texts = ["".join(node.itertext()).strip() for node in ET.fromstring(data).iter("{http://www.w3.org/2000/svg}text")]
     assert texts.count(printable(name)) == 4 or not name  # the title, the place, the legend
+
+
+@pytest.mark.parametrize("count", [8, MOST_LINES])
+def test_many_lines_have_room_for_their_names(count: int) -> None:
+    series = tuple(Series(f"{'model' * 30} {n}", (0, 1), (float(n), 2.0 * n)) for n in range(count))
+    width, height, _ = pixels(render(Chart("t", "x", "y", series), "png"))
+    assert width > 960 + 700
+    assert height >= max(576, 24 * count)
 
 
 def test_a_backend_that_does_not_exist() -> None:

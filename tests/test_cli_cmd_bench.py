@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from llmcli.base.settings import load
+from llmcli.bench.runs import remember
 from llmcli.bench.sizes import Sizes
 from llmcli.cli import output
 from llmcli.cli.main import call
@@ -280,6 +282,15 @@ def test_what_cannot_be_written_is_in_the_history(bench: Bench, model: Path, for
     assert (done.returncode, done.stderr) == (6, b"error: cannot write the answer: No space left on device\n")
     (run,) = json.loads(bench("history", "--json").out)["runs"]
     assert run["results"][0]["test"] == "pp8"
+
+
+def test_more_lines_than_a_plot_can_show(bench: Bench, tmp_path: Path) -> None:
+    remember([row(100.0, sizes=Sizes(n_gen=1, n_depth=depth)) for depth in range(101)], "", load())
+    path = tmp_path / "a.svg"
+    assert "101 tests are more than a plot can show (100)" in refused(bench("history", "--plot", path), 2)
+    assert not path.exists()
+    assert bench("history", "--plot", path, "--test", "tg1 @ d7").code == 0
+    assert path.exists()
 
 
 def test_baseline(bench: Bench, model: Path, tmp_path: Path) -> None:

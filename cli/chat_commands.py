@@ -69,7 +69,7 @@ def _exit(_shell: ChatShell, _argument: str) -> Outcome:
 def _clear(shell: ChatShell, _argument: str) -> Outcome:
     shell.conversation.clear()
     shell.attachments.clear()
-    return Outcome(("the conversation begins anew; the system prompt stays",), changed=True)
+    return Outcome(("the conversation begins anew; the system prompt stays",))
 
 
 def _undo(shell: ChatShell, argument: str) -> Outcome:
@@ -79,16 +79,16 @@ def _undo(shell: ChatShell, argument: str) -> Outcome:
     if not taken or text is None:
         raise UsageError("there is nothing to take back")
     what = _shortened(text) if taken == 1 else format_count(taken, "turn")
-    return Outcome((f"taken back: {what}",), changed=True)
+    return Outcome((f"taken back: {what}",))
 
 
 def _retry(shell: ChatShell, _argument: str) -> Outcome:
-    return Outcome(reply=shell.conversation.retry(), changed=True)
+    return Outcome(reply=shell.conversation.retry())
 
 
 def _edit(shell: ChatShell, argument: str) -> Outcome:
     if argument:
-        return Outcome(reply=shell.conversation.edit(argument), changed=True)
+        return Outcome(reply=shell.conversation.edit(argument))
     text = shell.conversation.last_user_text()
     if text is None:
         raise UsageError("nothing was asked yet")
@@ -101,7 +101,7 @@ def _system(shell: ChatShell, argument: str) -> Outcome:
         system = conversation.history.system
         return Outcome(("there is no system prompt",) if system is None else _lines(system))
     conversation.set_system(None if argument == "-" else argument)
-    return Outcome(("the system prompt is gone" if argument == "-" else "the system prompt is set",), changed=True)
+    return Outcome(("the system prompt is gone" if argument == "-" else "the system prompt is set",))
 
 
 def _set(shell: ChatShell, argument: str) -> Outcome:
@@ -131,13 +131,13 @@ def _save(shell: ChatShell, argument: str) -> Outcome:
 
 
 def _load(shell: ChatShell, argument: str) -> Outcome:
-    return Outcome((load_conversation(shell, _required(argument, "/load FILE")),), changed=True)
+    return Outcome((load_conversation(shell, _required(argument, "/load FILE")),))
 
 
 def _fork(shell: ChatShell, argument: str) -> Outcome:
     name = _required(argument, "/fork NAME")
     shell.open_fork(name)
-    return Outcome((f"this is session {name} now; the other one stays as it is",), changed=True)
+    return Outcome((f"this is session {name} now; the other one stays as it is",))
 
 
 def _sessions(shell: ChatShell, _argument: str) -> Outcome:

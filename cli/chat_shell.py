@@ -40,14 +40,12 @@ class Outcome:
     reply     an answer to be streamed now
     edit      a text for the user to change and send; `Conversation.edit` takes it
     leave     the chat is over
-    changed   the conversation is another one than before
     """
 
     lines: tuple[str, ...] = ()
     reply: Reply | None = None
     edit: str | None = None
     leave: bool = False
-    changed: bool = False
 
 
 class ChatShell:

@@ -67,7 +67,7 @@ def token_lines(conversation: Conversation, text: str) -> tuple[str, ...]:
 
 def session_lines(library: Library) -> tuple[str, ...]:
     """The saved conversations, the last used first."""
-    infos = [library.info(name) for name in library.names()]
+    infos = library.infos()
     return tuple(info_lines(infos, None)) if infos else ("nothing is saved",)
 
 

@@ -111,7 +111,7 @@ def _plan(library: Library, values: dict[str, Any]) -> list[SessionInfo]:
     for name in names:
         if not library.exists(name):
             raise LlmcliError(f"there is no session {printable(name)}", hint="llmcli sessions ls")
-    return [library.info(name) for name in names or library.names()]
+    return [library.info(name) for name in names] if names else library.infos()
 
 
 def _content(info: SessionInfo) -> str:

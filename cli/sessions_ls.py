@@ -44,7 +44,7 @@ Exit status: 0 done, 2 usage, 1 anything else.""",
 def ls(settings: Settings, /, **values: Any) -> None:
     """List the saved conversations, the last used first. TOKENS are those of the whole conversation."""
     library = Library(settings.sessions_dir)
-    infos = [library.info(name) for name in library.names()]
+    infos = library.infos()
     if values["json"]:
         now_s = time.time()
         output.write_json([info_json(info, now_s) for info in infos])

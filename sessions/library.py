@@ -92,6 +92,14 @@ class Library:
         except OSError as error:
             raise LlmcliError(f"session {name} cannot be read: {error.strerror}") from None
 
+    def infos(self) -> list[SessionInfo]:
+        """Every session for a list, the last used first; one that is removed meanwhile is passed over."""
+        found = list[SessionInfo]()
+        for name in self.names():
+            with contextlib.suppress(FileNotFoundError):
+                found.append(self.info(name))
+        return found
+
     def info(self, name: str) -> SessionInfo:
         """A session for a list; never raises for what is in its file."""
         path = self.path(name)

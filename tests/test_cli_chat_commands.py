@@ -99,7 +99,7 @@ def test_clear_and_system(shell: ChatShell) -> None:
     assert shell.do("/system").lines == ("there is no system prompt",)
     shell.do("/system Be brief.")
     assert shell.do("/system").lines == ("Be brief.",)
-    assert shell.do("/clear").changed
+    assert shell.do("/clear").lines == ("the conversation begins anew; the system prompt stays",)
     assert shell.conversation.history.turns == []
     assert shell.conversation.history.system == "Be brief."
     shell.do("/system -")
@@ -213,7 +213,7 @@ def _full(*_names: object) -> None:
 
 
 def test_fork_goes_on_in_the_copy(shell: ChatShell) -> None:
-    assert shell.do("/fork copy").changed
+    assert shell.do("/fork copy").lines == ("this is session copy now; the other one stays as it is",)
     ask(shell.conversation, "two")
     assert shell.conversation.name == "copy"
     assert [turn.user for turn in library().read("s").history.turns] == ["one"]

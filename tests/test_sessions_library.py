@@ -200,3 +200,9 @@ def test_what_is_not_a_file_is_not_opened(library: Library) -> None:
         with pytest.raises(LlmcliError, match="is not a file"), library.open(name, create=True):
             pass
     assert library.names() == ["a"]
+
+
+def test_one_that_is_removed_while_they_are_listed(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(library, "a", "x")
+    monkeypatch.setattr(library, "names", lambda: ["gone", "a"])
+    assert [info.name for info in library.infos()] == ["a"]

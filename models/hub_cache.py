@@ -80,7 +80,7 @@ def place(slot: Slot) -> None:
 
 def link(slot: Slot) -> None:
     """Make the file of the snapshot the blob, replacing what is there in one step."""
-    if not slot.blob.is_file() or os.path.realpath(slot.pointer) == os.path.realpath(slot.blob):
+    if not slot.blob.is_file() or is_linked(slot):
         return
     slot.pointer.parent.mkdir(parents=True, exist_ok=True)
     # A name for each file: parts of one model are linked side by side, and each under the lock of its own bytes.
@@ -95,6 +95,11 @@ def link(slot: Slot) -> None:
     os.replace(temp, slot.pointer)
 
 
+def is_linked(slot: Slot) -> bool:
+    """Whether the file of the snapshot is the blob, and the blob is there."""
+    return os.path.isfile(slot.blob) and os.path.realpath(slot.pointer) == os.path.realpath(slot.blob)
+
+
 def drop(slot: Slot) -> None:
     """Take out a file that has wrong bytes: first the name, then what it points at."""
     for path in (slot.pointer, slot.blob):
@@ -103,16 +108,20 @@ def drop(slot: Slot) -> None:
 
 
 def write_ref(cache: Path, repo_id: str, revision: str, commit: str) -> None:
-    """Note what a branch or tag means now. A commit needs no note, and an odd name gets none."""
+    """Note what a branch or tag means now. A commit needs no note, and an odd name gets none.
+
+    Where it cannot be written the model is found all the same: it is no reason to fail when all is here.
+    """
     if revision == commit or not is_safe_name(revision):
         return
     path = repo_folder(cache, repo_id).joinpath("refs", *revision.split("/"))
     with contextlib.suppress(OSError):
         if path.read_text() == commit:
             return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Waiting for the disk here would be waiting for the model that was just written.
-    atomic_write(path, commit.encode(), mode=0o644, durable=False)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Waiting for the disk here would be waiting for the model that was just written.
+        atomic_write(path, commit.encode(), mode=0o644, durable=False)
 
 
 def remove_outdated_parts(cache: Path, repo_id: str, current: Iterable[str]) -> None:

@@ -18,11 +18,10 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_seconds
 from llmcli.models.place import as_disk_error
-from llmcli.models.reach import causes, class_names, proxy_for, reason_of, unreachable, untrusted
+from llmcli.models.reach import causes, class_names, leads_nowhere, proxy_for, reason_of, unreachable, untrusted
 
 _MAX_WAIT_S = 24 * 3600
 # OSErrors whose numbers are not the system's: 1 of the TLS library is not "operation not permitted".
-_NO_ADDRESS = {"TooManyRedirects", "UnsupportedProtocol", "InvalidURL"}
 _FOREIGN_NUMBERS = {"SSLError", "gaierror"}
 
 
@@ -68,9 +67,7 @@ def as_llmcli_error(
     if "OfflineModeIsEnabled" in names:
         return ModelError("the network is switched off", hint="unset HF_HUB_OFFLINE and LLMCLI_OFFLINE")
     target = urlsplit(settings.hub_endpoint)
-    is_proxied = proxy_for(target.scheme, target.hostname or "") is not None  # whose address may be the wrong one
-    if names & _NO_ADDRESS or ("ValueError" in names and not is_proxied):
-        # The hub is reached, and what it leads on to is no address: trying again does not help.
+    if any(leads_nowhere(link, proxy_for(target.scheme, target.hostname or "")) for link in chain):
         return RefusedError(f"the hub leads on from {printable(file) or repo} to nowhere: {reason_of(error)}")
     if fetching and not untrusted(error):
         return broke_off(file, reason_of(error))

@@ -83,6 +83,8 @@ def fetch_file(
         return _checked_body(source, file, settings, offset)
 
     with _disk_errors(settings.hub_cache_dir):
+        if hub_cache.is_linked(slot) and _has_right_bytes(slot.blob, file, settings):
+            return Fetched(slot.pointer, received=False)  # nothing to write, also where nothing can be written
         hub_cache.make_folders(slot)
         waiting = f"waiting for another process that fetches {printable(file.name)}"
         with file_lock(slot.lock, on_wait=lambda: notify(waiting)):
@@ -107,12 +109,16 @@ def _is_here(slot: Slot, file: RemoteFile, settings: Settings, notify: Callable[
     found = slot.present
     if found is None:
         return False
-    if known_content_id(found, settings) == file.digest or file_has(found, file.digest, file.size_bytes):
+    if _has_right_bytes(found, file, settings):
         hub_cache.link(slot)
         return True
     notify(f"{file.name} in the cache has wrong bytes: fetching it again")
     hub_cache.drop(slot)
     return False
+
+
+def _has_right_bytes(path: Path, file: RemoteFile, settings: Settings) -> bool:
+    return known_content_id(path, settings) == file.digest or file_has(path, file.digest, file.size_bytes)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from llmcli.base.errors import LlmcliError, ModelError, UsageError, UserInterruptError
+from llmcli.base.errors import LlmcliError, ModelError, UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models import default_model, hub_cache, hub_fetch, pull_url
@@ -38,8 +38,8 @@ from llmcli.models.pull_url import WebFile
 from llmcli.models.reference import HubReference, parse_hub, quant_of
 from llmcli.models.remote_header import RemoteSource
 from llmcli.models.resolve import without_aliases
+from llmcli.models.side_by_side import side_by_side
 
-SIDE_BY_SIDE = 4
 SHA256_DIGITS = 64
 _HUB_HOSTS = ("huggingface.co", "hf.co")
 
@@ -94,8 +94,7 @@ def carry_out(
         path = default_model.ensure(model, settings, notify=notify, progress=progress)
         return Pulled(path, () if was_here else (model.file,))
     stop = threading.Event()
-    fetch_one = partial(_fetch_one, plan, settings, progress, notify, stop)
-    received = _side_by_side(plan.files, fetch_one, stop)
+    received = side_by_side(partial(_fetch_one, plan, settings, progress, notify, stop), plan.files, stop=stop)
     if plan.repo_id and plan.commit and plan.revision:
         cache = settings.hub_cache_dir
         hub_cache.write_ref(cache, plan.repo_id, plan.revision, plan.commit)
@@ -132,44 +131,6 @@ def _fetch_one(
         ).received
     web = WebFile(file.url or "", file.name, file.size_bytes)
     return pull_url.fetch_web_file(web, file.digest, settings, progress=progress, notify=notify, stop=stop)
-
-
-def _side_by_side(
-    files: Sequence[PlannedFile], fetch_one: Callable[[PlannedFile], bool], stop: threading.Event
-) -> list[bool]:
-    """Fetch the files, some at a time; the first failure stops the others and is raised.
-
-    In threads of their own that end with the process: a Ctrl-C must not wait for a server that is silent.
-    """
-    results: dict[int, bool] = {}
-    failures: list[BaseException] = []
-    waiting = list(enumerate(files))
-    turn = threading.Lock()
-
-    def work() -> None:
-        while not stop.is_set():
-            with turn:
-                if not waiting:
-                    return
-                index, file = waiting.pop(0)
-            try:
-                results[index] = fetch_one(file)
-            except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
-                failures.append(error)
-                stop.set()
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in files[:SIDE_BY_SIDE]]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    except BaseException:
-        stop.set()
-        raise
-    if failures:
-        raise next((f for f in failures if not isinstance(f, UserInterruptError)), failures[0])
-    return [results[index] for index in range(len(files))]
 
 
 def _with_quant(reference: HubReference, quant: str | None) -> HubReference:

@@ -24,12 +24,12 @@ from llmcli.models import hub
 from llmcli.models.checksum import file_has
 from llmcli.models.http_body import Body, content_range, read_span
 from llmcli.models.hub_cache import PART_SUFFIX
-from llmcli.models.hub_errors import TransientError, broke_off, in_trouble
+from llmcli.models.hub_errors import RefusedError, TransientError, broke_off, in_trouble
 from llmcli.models.hub_listing import is_safe_name
 from llmcli.models.library import own_folder
 from llmcli.models.place import as_disk_error
 from llmcli.models.progress import ProgressFactory
-from llmcli.models.reach import class_names, proxy_for, reason_of, unreachable, untrusted
+from llmcli.models.reach import causes, class_names, leads_nowhere, proxy_for, reason_of, unreachable, untrusted
 from llmcli.models.reference import SUFFIX, shard_of
 from llmcli.models.shards import MAX_SHARDS
 from llmcli.models.transfer import Wanted, fetch
@@ -212,9 +212,11 @@ def _transport_error(url: str, name: str, error: Exception) -> Exception:
     if isinstance(error, OSError) and as_disk_error(error, Path(), move_with=MOVE_WITH) and error.filename:
         return error  # of the disk, while the body was being written
     host = urlsplit(url).hostname or ""
-    names = class_names(error)
-    if untrusted(error) or names & {"ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol", "gaierror"}:
-        return unreachable(host, proxy_for(urlsplit(url).scheme, host), error)
+    proxy, names = proxy_for(urlsplit(url).scheme, host), class_names(error)
+    if any(leads_nowhere(link, proxy) for link in causes(error)):
+        return RefusedError(f"{printable(host)} leads on from {printable(name)} to nowhere: {reason_of(error)}")
+    if untrusted(error) or names & {"ConnectError", "ConnectTimeout", "ProxyError", "gaierror"}:
+        return unreachable(host, proxy, error)
     return broke_off(name, reason_of(error))
 
 

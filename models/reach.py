@@ -18,6 +18,7 @@ from llmcli.base.text import printable
 
 _CREDENTIALS = re.compile(r"(//)[^/@\s]*@")
 _QUERY = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
+_NO_ADDRESS = {"TooManyRedirects", "UnsupportedProtocol", "InvalidURL"}
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 T = TypeVar("T")
 
@@ -89,6 +90,15 @@ def unreachable(host: str, proxy: str | None, error: BaseException) -> ModelErro
             hint="check HTTPS_PROXY and HTTP_PROXY, or add the host to NO_PROXY",
         )
     return ModelError(f"cannot reach {host}: {reason}", hint="check the network, or give the path of a model")
+
+
+def leads_nowhere(error: BaseException, proxy: str | None) -> bool:
+    """Whether a server answered with an address that is none, or with one after the other: again does not help.
+
+    A ValueError is about an address too, and where there is a proxy about the proxy's.
+    """
+    names = class_names(error)
+    return bool(names & _NO_ADDRESS) or (proxy is None and isinstance(error, ValueError))
 
 
 def untrusted(error: BaseException) -> bool:

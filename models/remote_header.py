@@ -17,6 +17,7 @@ from llmcli.models.gguf_header import GgufHeader, read_header_from
 from llmcli.models.gguf_source import Source
 from llmcli.models.hub import HubFile
 from llmcli.models.hub_listing import RemoteFile
+from llmcli.models.side_by_side import side_by_side
 
 
 class RemoteSource(Source):
@@ -51,7 +52,7 @@ def remote_headers(
         read = partial(hub.read_range, HubFile(repo_id, file.name, commit), settings)
         return read_header_from(RemoteSource(file.name, file.size_bytes, read))
 
-    return tuple(read_file(file) for file in files)
+    return tuple(side_by_side(read_file, files))
 
 
 def remote_facts(repo_id: str, commit: str, files: Sequence[RemoteFile], settings: Settings) -> ModelFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmcli.base.files import file_lock
+from llmcli.base.settings import load
 from llmcli.models.hub_cache import (
     drop,
     free_bytes,
@@ -22,6 +24,7 @@ from llmcli.models.hub_cache import (
 )
 from llmcli.models.hub_fetch import fetch_file
 from llmcli.models.hub_listing import RemoteFile
+from llmcli.models.progress import silent
 from tests.fixtures.hub_stub import COMMIT, HubStub
 from tests.pull_case import REPO, cache, gguf, hub, online
 
@@ -89,6 +92,13 @@ def test_refs(tmp_path: Path, revision: str, path: str | None) -> None:
     assert all(p.read_text() == COMMIT for p in found)
 
 
+def test_a_ref_that_cannot_be_written_is_left(tmp_path: Path) -> None:
+    (tmp_path / "models--o--r").mkdir()
+    (tmp_path / "models--o--r" / "refs").write_text("no folder")
+    write_ref(tmp_path, "o/r", "main", COMMIT)
+    assert (tmp_path / "models--o--r" / "refs").read_text() == "no folder"
+
+
 def test_only_our_own_outdated_parts_go(tmp_path: Path) -> None:
     current, outdated, held, theirs = DIGEST, "0" * 64, "1" * 64, "2" * 64 + ".ab12cd34"
     folder = tmp_path / "models--o--r" / "blobs"
@@ -110,11 +120,18 @@ def test_free_space_of_a_folder_to_come(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "a" / "b") is not None
 
 
+def test_nothing_is_written_where_all_is_here(hub: HubStub) -> None:
+    data = gguf()
+    file = RemoteFile("Tiny-Q4_K_M.gguf", len(data), hub.add(REPO, "Tiny-Q4_K_M.gguf", data))
+    assert fetch_file(REPO, COMMIT, file, load(), progress=silent, notify=pytest.fail).received
+    shutil.rmtree(cache() / ".locks")
+    before = sorted(cache().rglob("*"))
+    assert not fetch_file(REPO, COMMIT, file, load(), progress=silent, notify=pytest.fail).received
+    assert sorted(cache().rglob("*")) == before
+
+
 def test_the_hubs_own_tools_are_waited_for(hub: HubStub) -> None:
     from huggingface_hub.utils._fixes import WeakFileLock
-
-    from llmcli.base.settings import load
-    from llmcli.models.progress import silent
 
     data = gguf()
     digest = hub.add(REPO, "Tiny-Q4_K_M.gguf", data)

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from llmcli.base import settings as settings_module
-from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.errors import LlmcliError, ModelError, UsageError
 from llmcli.models import transfer
 from llmcli.models.progress import silent
 from llmcli.models.pull import Pulled, PullOptions, carry_out, make_plan
-from llmcli.models.pull_url import addresses_of
+from llmcli.models.pull_url import addresses_of, look
+from tests.fixtures.odd_server import send, serving
 from tests.pull_case import gguf, halves, named, online
 
 __all__ = ["online"]
@@ -211,3 +212,12 @@ def test_a_proxy_that_refuses_is_named(online: None, monkeypatch: pytest.MonkeyP
     assert "through the proxy http://127.0.0.1:1" in caught.value.message
     assert "secret" not in f"{caught.value.message}{caught.value.hint}"
     assert Path(settings_module.load().data_dir / "models" / "m.gguf").exists() is False
+
+
+@pytest.mark.parametrize("location", ["/loop.gguf", "file:///etc/passwd", "http://[::1", "http://x\x01y/"])
+def test_a_redirect_that_leads_nowhere(online: None, location: str) -> None:
+    with (
+        serving(lambda handler: send(handler, 302, b"", ("Location", location))) as url,
+        pytest.raises(ModelError, match=r"^127\.0\.0\.1 leads on from m\.gguf to nowhere: "),
+    ):
+        look(f"{url}/m.gguf", settings_module.load())

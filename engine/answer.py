@@ -270,7 +270,7 @@ def choose_template(
         source, name = PRESETS[FALLBACK], FALLBACK
         reporter.notify(
             f"this model has no chat template (a base model?): {FALLBACK} is used; "
-            "--raw completes plain text, --chat-template names another"
+            "llmcli run --raw completes plain text, --chat-template names another"
         )
     return ChatTemplate(source, bos_text=bos, eos_text=eos, name=name)
 

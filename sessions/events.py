@@ -22,6 +22,7 @@ from llmcli.sessions.turns import History, Turn
 VERSION = 1
 _HEADER = "llmcli_session"
 _MOST_ID = 1 << 31
+_MOST_HELD_IDS = 1 << 25  # 256 MiB
 
 
 class EventError(ValueError):
@@ -100,11 +101,13 @@ class Replay:
     """The state of a conversation while its lines are read.
 
     ids_known    False behind a damaged line: the next turn's ids count from one that is not there
+    held_ids     at least as many ids as the turns hold
     """
 
     header: Header
     history: History
     ids_known: bool = True
+    held_ids: int = 0
 
     @classmethod
     def of(cls, header: Header) -> Replay:
@@ -150,6 +153,21 @@ class Replay:
         )
         self.ids_known = self.ids_known or not kept  # one that keeps nothing stands for itself
         self.history.add(turn if self.ids_known else turn.without_ids())
+        self._bound_ids()
+
+    def _bound_ids(self) -> None:
+        """A short line can repeat a long prompt: the oldest turns lose their ids before memory is full of them."""
+        turns = self.history.turns
+        self.held_ids += len(turns[-1].ids) if turns else 0
+        if self.held_ids <= _MOST_HELD_IDS:
+            return
+        self.held_ids = 0
+        for at in reversed(range(len(turns))):
+            count = len(turns[at].ids)
+            if self.held_ids + count > _MOST_HELD_IDS // 2 and at < len(turns) - 1:
+                turns[at] = turns[at].without_ids()
+            else:
+                self.held_ids += count
 
     def _kept(self, count: int) -> tuple[int, ...]:
         earlier = self.history.turns[-1].ids if self.history.turns else ()

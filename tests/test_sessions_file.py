@@ -326,3 +326,17 @@ def test_an_empty_file_is_a_session_in_which_nothing_was_said(path: Path) -> Non
     log = new(path)
     log.add(turn(log, "one"))
     assert [one.user for one in Reading(path).history.turns] == ["one"]
+
+
+def test_short_lines_that_repeat_a_long_prompt_fill_no_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmcli.sessions.events._MOST_HELD_IDS", 1000)
+    log = new(path)
+    for number in range(50):
+        log.add(turn(log, "x" * (90 if number == 0 else 1), "y"))
+    turns = Reading(path).history.turns
+    assert [one.user for one in turns] == [one.user for one in log.history.turns]
+    assert sum(len(one.ids) for one in turns) <= 1000
+    assert turns[-1] == log.history.turns[-1]
+    reopened = SessionLog(path)
+    reopened.add(turn(reopened, "more"))
+    assert Reading(path).history.turns[-1] == reopened.history.turns[-1]

@@ -82,7 +82,7 @@ class Latency:
         if self._source is not None and len(self._source) < max(options.lengths):
             raise UsageError(
                 f"the text has {len(self._source):,} tokens, and a prefix of {max(options.lengths):,} is asked for",
-                hint=f"-p with lengths up to {len(self._source)}, or a longer text",
+                hint=f"-p with lengths up to {len(self._source)}, or a longer text" if self._source else None,
             )
         self._sampling = Sampling(seed=1, temp=0.0, ignore_eos=True)
 

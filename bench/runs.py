@@ -25,6 +25,7 @@ from llmcli.bench.row_check import checked_row, parse_cell, parse_json
 _FOLDER, _FILE = "bench", "history.jsonl"
 _MAX_BYTES = 64 << 20
 _LOCK_WAIT_S = 5.0
+_STDIN = 0
 _CELL_CHARS = 1 << 24  # thousands of samples stand in one cell; csv's own limit is 128 KiB
 _HOW = "llmcli bench -o json > FILE makes one"
 
@@ -96,14 +97,15 @@ def _parse_run(number: int, line: bytes) -> Run | None:
 
 
 def load_rows(name: str, settings: Settings) -> list[Row]:
-    """The rows of a file (json, jsonl, csv; also llama-bench's), or of a run of the history: `@3`, `@-1` the last.
+    """The rows of a file (json, jsonl, csv; also llama-bench's), of stdin (`-`), or of a run of the history: `@3`, or
+    `@-1` for the last.
 
     Raises UsageError where there is no such run or file, or where it holds no results.
     """
     if name.startswith("@"):
         return _from_history(name, settings)
     try:
-        text = _read(Path(name))
+        text = _read(_STDIN if name == "-" else Path(name))
     except OSError as error:
         raise UsageError(f"cannot read {printable(name)}: {error.strerror}") from None
     try:
@@ -129,8 +131,8 @@ def _from_history(name: str, settings: Settings) -> list[Row]:
     return list(found.rows)
 
 
-def _read(path: Path) -> str:
-    with open(path, "rb") as source:
+def _read(file: Path | int) -> str:
+    with open(file, "rb", closefd=file != _STDIN) as source:
         return source.read(_MAX_BYTES).decode("utf-8-sig", "replace")
 
 

@@ -23,6 +23,7 @@ _EPILOG = """\b
 Examples:
   llmcli bench compare before.json after.json
   llmcli bench compare @-2 @-1
+  llmcli bench -o json | llmcli bench compare before.json -
   llmcli bench compare q4.json q8.json --across model
   llmcli bench compare old.json new.json --fail-if 'tg<-5%' --fail-if 'load>20%'
 
@@ -41,8 +42,9 @@ Exit status: 0 done, 2 usage, or two runs that were not made alike,
 def compare_command(settings: Settings, /, **values: Any) -> None:
     """Compare the medians of run B with those of run A, and say whether the samples show a difference.
 
-    A and B are files that `llmcli bench -o json`, jsonl or csv made (llama-bench's too), or runs of the history: @7, or
-    @-1 for the last one. Runs on unlike machines, builds, models or settings are refused unless --across allows it.
+    A and B are files that `llmcli bench -o json`, jsonl or csv made (llama-bench's too; - is stdin), or runs of the
+    history: @7, or @-1 for the last one. Runs on unlike machines, builds, models or settings are refused unless
+    --across allows it.
     """
     limits = limits_from(values)
     before, after = load_rows(values["before"], settings), load_rows(values["after"], settings)

@@ -249,6 +249,15 @@ def test_a_limit_about_nothing_is_no_pass(bench: Bench, two_files: tuple[Path, P
     assert bench("compare", *two_files, "--fail-if", "pp+tg<-5%").code == 2
 
 
+def test_compare_with_stdin(run_cli: RunCli, two_files: tuple[Path, Path]) -> None:
+    done = run_cli("bench", "compare", two_files[0], "-", stdin=two_files[1].read_bytes())
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1].endswith("slower")
+    done = run_cli("bench", "compare", two_files[0], "-", stdin=b"")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: - holds no results")
+
+
 def test_unlike_runs_are_refused(bench: Bench, tmp_path: Path, two_files: tuple[Path, Path]) -> None:
     strange = write_rows(tmp_path / "c.json", [row(90, 91, 89, 90, plan=replace(PLAN, n_threads=2))])
     assert "not made alike, settings: n_threads 8 / 2" in refused(bench("compare", two_files[0], strange), 2)

@@ -39,8 +39,9 @@ def sweep_text(sweep: Sweep, verdict: Verdict | None, options: SweepOptions) -> 
 
 
 def _time(one: Tried) -> str:
-    parts = [format_seconds(one.request_s)] * bool(one.rounds) + [one.problem] * bool(one.problem)
-    return ", then ".join(part for part in parts if part)
+    """The time of the last round that it was in, and what ended it; "" where it was in none."""
+    time = format_seconds(one.request_s) if one.rounds else ""
+    return ", then ".join(part for part in (time, one.problem) if part)
 
 
 def _curve(flag: str, values: Sequence[tuple[str, float]]) -> str:

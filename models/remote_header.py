@@ -11,8 +11,6 @@ from pathlib import Path
 
 from llmcli.base.settings import Settings
 from llmcli.models import hub
-from llmcli.models.check import check_headers
-from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_header import GgufHeader, read_header_from
 from llmcli.models.gguf_source import Source
 from llmcli.models.hub import HubFile
@@ -53,8 +51,3 @@ def remote_headers(
         return read_header_from(RemoteSource(file.name, file.size_bytes, read))
 
     return tuple(side_by_side(read_file, files))
-
-
-def remote_facts(repo_id: str, commit: str, files: Sequence[RemoteFile], settings: Settings) -> ModelFacts:
-    """The facts of the model that these files make. Raises ModelError, also where it could not be run here."""
-    return check_headers(remote_headers(repo_id, commit, files, settings), need_vocabulary=False)

@@ -127,6 +127,7 @@ class _Transfer:
             if self._done != (self._size_bytes or self._done):
                 raise WrongBytesError(f"{self._name} came with {self._done:,} bytes, expected {self._size_bytes:,}")
             self._checksum.compare(self._name)
+            self._require_part()
             check_header(self._part, self._wanted.name)
         except (WrongBytesError, ModelError) as error:
             if not isinstance(error, TransientError):
@@ -135,6 +136,12 @@ class _Transfer:
         # Not flushed to the disk: waiting for that would halve the rate of a fast line. A file whose end was still in
         # memory when the power went is shorter than its header says, and that is noticed whenever it is opened.
         return self._checksum.sha256
+
+    def _require_part(self) -> None:
+        """Raise TransientError where somebody took the part away while it was written."""
+        # By its size, not by its number: not every network file system gives a file the same one twice.
+        if not self._part.exists() or self._part.stat().st_size != self._done:
+            raise broke_off(self._wanted.name, "its half file was removed meanwhile")
 
     @property
     def _name(self) -> str:

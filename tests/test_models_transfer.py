@@ -201,6 +201,24 @@ def test_a_full_disk_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert server.offsets == [at]
 
 
+@pytest.mark.parametrize("put_back", [None, b"", CONTENT + b"x"])
+def test_a_part_that_is_taken_away_meanwhile(tmp_path: Path, put_back: bytes | None) -> None:
+    part = tmp_path / "m.part"
+
+    class Thief(SilentProgress):
+        def update(self, done_bytes: int) -> None:
+            if done_bytes == len(CONTENT):
+                part.unlink()
+                if put_back is not None:
+                    part.write_bytes(put_back)
+
+    with pytest.raises(TransientError) as caught:
+        fetch(wanted(), part, Server(), task=Thief(), notify=pytest.fail)
+    assert caught.value.message == "the download of m.gguf broke off: its half file was removed meanwhile"
+    assert run(part, Server()) == DIGEST
+    assert part.read_bytes() == CONTENT
+
+
 def test_a_stop_ends_it_between_two_pieces(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()

@@ -31,6 +31,7 @@ from llmcli.cli.chat_work import Answered, Broken, Came, ChatWork, Event, Readin
 
 _INTERRUPTED = 130
 _HELP = ("/help", "/?")
+_EDITOR_ECHO_S = 0.1
 _FRAME_S = 0.06
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -72,7 +73,7 @@ class ChatTerminal:
         self._wanted = False
         self._drawn_s = 0.0
         self._queue: list[tuple[str, str]] = []
-        self._busy = self._leaving = False
+        self._busy = self._leaving = self._editing = False
         self.ended_by: signal.Signals | None = None
 
     def run(self) -> int:
@@ -167,11 +168,14 @@ class ChatTerminal:
         async def run() -> None:
             new = None
             self._screen.release()
+            self._editing = True
             try:
                 new = await run_in_terminal(lambda: edited(text, self._options.settings))
             except LlmcliError as error:
                 hint = f" ({error.hint})" if error.hint else ""
                 self.note_failure(error.message + hint)
+            finally:  # a Ctrl-C that was meant for the editor reaches the loop when it goes on
+                asyncio.get_running_loop().call_later(_EDITOR_ECHO_S, self._edit_is_over)
             if not replaces:
                 if new is not None:
                     self._editor.put_long(new)
@@ -185,6 +189,9 @@ class ChatTerminal:
 
         self._screen.app.create_background_task(run())
 
+    def _edit_is_over(self) -> None:
+        self._editing = False
+
     def note_failure(self, line: str) -> None:
         """Something could not be done."""
         self._display.said(Said((line,), failed=True))
@@ -193,6 +200,8 @@ class ChatTerminal:
 
     def stop(self) -> None:
         """Ctrl-C: end what is going on, else empty the line, else say how to leave, else leave."""
+        if self._editing:
+            return
         if self._busy:
             self._work.interrupt()
             self._take_back()

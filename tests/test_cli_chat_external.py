@@ -40,7 +40,14 @@ def test_the_file_is_private_and_does_not_stay(tmp_path: Path) -> None:
 
 
 def test_an_editor_that_fails_changes_nothing(tmp_path: Path) -> None:
-    assert edited("x", settings_with(tmp_path, 'echo other > "$1"; exit 1')) is None
+    for end, how in (("exit 1", "exit 1"), ("kill -9 $$", "signal 9")):
+        with pytest.raises(LlmcliError, match=rf"my editor ended with {how}: nothing is changed"):
+            edited("x", settings_with(tmp_path, f'echo other > "$1"; {end}'))
+
+
+def test_an_editor_that_removes_the_file(tmp_path: Path) -> None:
+    with pytest.raises(LlmcliError, match="nothing came back from the editor: No such file or directory"):
+        edited("x", settings_with(tmp_path, 'rm "$1"'))
 
 
 def test_an_editor_that_is_not_there(tmp_path: Path) -> None:

@@ -344,6 +344,18 @@ def test_an_editor_for_the_line_and_for_the_last_turn(start_chat: StartChat, hel
         assert "> draft, edited, edited\n" in seen
 
 
+def test_ctrl_c_in_an_editor_is_the_editors(start_chat: StartChat, hello: Path, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\necho ready\nsleep 20\n")
+    editor.chmod(0o700)
+    with start_chat(hello, env={"EDITOR": str(editor)}) as person:
+        person.types(b"draft" + CTRL_X + CTRL_E)
+        person.waits_for("ready")
+        person.types(CTRL_C)
+        person.waits_for(lambda text: "ended with signal 2: nothing is changed" in " ".join(text.split()))
+        person.waits_for(lambda _: person.below[0] == "> draft" and person.below[-1].startswith("context "))
+
+
 def test_an_editor_that_does_not_exist(start_chat: StartChat, hello: Path) -> None:
     with start_chat(hello, env={"EDITOR": "/nonexistent/editor"}) as person:
         person.types(b"draft" + CTRL_X + CTRL_E)

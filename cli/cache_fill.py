@@ -133,7 +133,8 @@ Examples:
 
 \b
 Exit status: 0 done, 2 usage, 3 no such model or not this one, 4 it does not
-fit the context, 6 not enough memory, 1 no such prefix, or it cannot be restored.""",
+fit the context, 6 not enough memory, 1 no such prefix, or it cannot be
+restored.""",
 )
 @click.argument("prefix", metavar="NAME|KEY")
 @model_option

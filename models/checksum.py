@@ -54,7 +54,10 @@ class Checksum:
 
 
 def file_has(path: Path, expected: str | None, size_bytes: int | None) -> bool:
-    """Whether the file is there with these bytes (None: not known)."""
+    """Whether the file is there with these bytes (None: not known).
+
+    Raises ModelError for one that cannot be read: it may be right, and somebody else's, so it is not to be replaced.
+    """
     try:
         if size_bytes is not None and path.stat().st_size != size_bytes:
             return False
@@ -63,8 +66,12 @@ def file_has(path: Path, expected: str | None, size_bytes: int | None) -> bool:
             while chunk := source.read(1 << 20):
                 checksum.update(memoryview(chunk))
         checksum.compare(path.name)
-    except (OSError, WrongBytesError):
+    except (FileNotFoundError, WrongBytesError):
         return False
+    except OSError as error:
+        raise ModelError(
+            f"{printable(str(path))} is here, and cannot be read: {error.strerror}", hint="change its mode or remove it"
+        ) from None
     return True
 
 

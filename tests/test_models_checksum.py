@@ -42,6 +42,8 @@ def test_a_file(tmp_path: Path) -> None:
     assert not file_has(path, SHA256, len(DATA) + 1)
     path.write_bytes(DATA[:-1] + b"!")
     assert not file_has(path, SHA256, len(DATA))
+    with pytest.raises(ModelError, match=r"is here, and cannot be read: Is a directory$"):
+        file_has(tmp_path, SHA256, None)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from llmcli.base.errors import ModelError
 from llmcli.base.files import file_lock
 from llmcli.base.settings import load
+from llmcli.models import checksum
 from llmcli.models.hub_cache import (
     drop,
     free_bytes,
@@ -128,6 +131,20 @@ def test_nothing_is_written_where_all_is_here(hub: HubStub) -> None:
     before = sorted(cache().rglob("*"))
     assert not fetch_file(REPO, COMMIT, file, load(), progress=silent, notify=pytest.fail).received
     assert sorted(cache().rglob("*")) == before
+
+
+def test_bytes_that_cannot_be_read_are_not_replaced(hub: HubStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = gguf()
+    file = RemoteFile("Tiny-Q4_K_M.gguf", len(data), hub.add(REPO, "Tiny-Q4_K_M.gguf", data))
+    path = fetch_file(REPO, COMMIT, file, load(), progress=silent, notify=pytest.fail).path
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(checksum, "open", refuse, raising=False)
+    with pytest.raises(ModelError, match=r"is here, and cannot be read: Permission denied$"):
+        fetch_file(REPO, COMMIT, file, load(), progress=silent, notify=pytest.fail)
+    assert path.read_bytes() == data
 
 
 def test_the_hubs_own_tools_are_waited_for(hub: HubStub) -> None:

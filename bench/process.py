@@ -67,10 +67,14 @@ def _stream(command: Sequence[str], prompt: str) -> float:
         source.seek(0)
         begun, first_byte_s = time.perf_counter(), 0.0
         with subprocess.Popen(command, stdin=source, stdout=subprocess.PIPE, stderr=errors) as child:
-            if child.stdout:  # always: a pipe was asked for
-                os.read(child.stdout.fileno(), 1)
-                first_byte_s = time.perf_counter() - begun
-                child.stdout.read()
+            try:
+                if child.stdout:  # always: a pipe was asked for
+                    os.read(child.stdout.fileno(), 1)
+                    first_byte_s = time.perf_counter() - begun
+                    child.stdout.read()
+            except BaseException:  # a Ctrl-C may have been sent to us alone
+                child.kill()
+                raise
         errors.seek(0)
         _require_success(child.returncode, errors.read())
     return first_byte_s

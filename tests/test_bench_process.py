@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,3 +49,19 @@ def test_a_process_that_fails(code: str) -> None:
 def test_a_process_that_was_interrupted() -> None:
     with pytest.raises(UserInterruptError):
         run_process([sys.executable, "-c", "import sys; sys.exit(130)"], "")
+
+
+def test_a_ctrl_c_for_us_alone_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    code = f"import os, time; open({str(note)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(60)"
+
+    def read(_descriptor: int, _count: int) -> bytes:
+        while not note.exists() or not note.read_text().endswith("\n"):
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmcli.bench.process.os", SimpleNamespace(read=read))  # subprocess reads, too
+    with pytest.raises(KeyboardInterrupt):
+        run_process([sys.executable, "-c", code], "hi")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)

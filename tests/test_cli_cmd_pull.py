@@ -206,7 +206,7 @@ def test_killed_midway_and_again(
 
 def test_two_at_once(hub: HubStub, start: Callable[..., subprocess.Popen[bytes]]) -> None:
     hub.add(REPO, FILE, BIG)
-    hub.set_fault(REPO, slow=3 << 20)
+    hub.set_fault(REPO, slow=3 << 18)
     first = start("pull", REPO)
     half_of(1)
     second = start("pull", REPO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,12 +68,17 @@ def cold_answer(conversation: Conversation, ids: Sequence[int]) -> tuple[int, ..
     return tuple(answer)
 
 
+@functools.cache
+def computed_once(model: Path) -> tuple[Turn, ...]:
+    return tuple(never_left(model, ahead=True, cache=OFF))
+
+
 @pytest.fixture(name="expected")
-def the_turns_of_a_chat_that_was_never_left(smollm2_path: Path) -> list[Turn]:
-    return never_left(smollm2_path, ahead=True, cache=OFF)
+def the_turns_of_a_chat_that_was_never_left(smollm2_path: Path) -> Sequence[Turn]:
+    return computed_once(smollm2_path)
 
 
-def test_resumed_live_recomputed_and_cold_answers_are_the_same(smollm2_path: Path, expected: list[Turn]) -> None:
+def test_resumed_live_recomputed_and_cold_answers_are_the_same(smollm2_path: Path, expected: Sequence[Turn]) -> None:
     assert said(never_left(smollm2_path, ahead=False, cache=OFF)) == said(expected)
     assert said(left_after_each_turn(smollm2_path, "left")) == said(expected)
     with talk(smollm2_path, "left", max_tokens=ANSWER_TOKENS) as conversation:
@@ -84,7 +90,7 @@ def test_resumed_live_recomputed_and_cold_answers_are_the_same(smollm2_path: Pat
             assert cold_answer(conversation, turn.prompt_ids) == turn.completion_ids
 
 
-def test_a_store_that_forgot_costs_time_and_a_line(smollm2_path: Path, expected: list[Turn]) -> None:
+def test_a_store_that_forgot_costs_time_and_a_line(smollm2_path: Path, expected: Sequence[Turn]) -> None:
     left_after_each_turn(smollm2_path, "left", QUESTIONS[:3])
     shutil.rmtree(load().cache_dir / "prefixes")
     notes, done = Notes(), []
@@ -99,7 +105,7 @@ def test_a_store_that_forgot_costs_time_and_a_line(smollm2_path: Path, expected:
     assert said(library().read("left").history.turns) == said(expected)
 
 
-def test_undo_and_fork_go_on_as_if_nothing_had_been(smollm2_path: Path, expected: list[Turn]) -> None:
+def test_undo_and_fork_go_on_as_if_nothing_had_been(smollm2_path: Path, expected: Sequence[Turn]) -> None:
     with talk(smollm2_path, "a", max_tokens=ANSWER_TOKENS) as conversation:
         ask(conversation, QUESTIONS[0])
         ask(conversation, "Something else altogether: how do I cook rice?")

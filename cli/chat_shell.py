@@ -7,11 +7,9 @@ comes back.
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmcli.base.errors import LlmcliError, ResourceError
 from llmcli.base.settings import Settings
 from llmcli.cli import output
 from llmcli.cli.reporter import StderrReporter
@@ -77,8 +75,7 @@ class ChatShell:
         try:
             return find(word).run(self, "".join(argument).strip())
         except OSError as error:  # a name too long, a folder that cannot be written: no reason to end the chat
-            failure = ResourceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else LlmcliError
-            raise failure(output.os_error_line(error)) from None
+            raise output.os_failure(error) from None
 
     def compose(self, text: str) -> str:
         """The next message: what /read brought, then `text`."""

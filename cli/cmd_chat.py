@@ -115,15 +115,10 @@ def command(settings: Settings, /, **values: Any) -> int:
     if at_terminal and not settings.dumb_terminal:  # 0.1 s of imports, hidden behind the loading of the model
         threading.Thread(target=_warm_up_terminal, daemon=True).start()
     library = Library(settings.sessions_dir)
-    name = session_name(values, library)
     held = contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
         stack.callback(held.close)
-        log = None
-        if name is not None:
-            log = held.enter_context(library.open(name, create=not values["continue"]))
-        elif at_terminal and not values["no_save"]:
-            log = held.enter_context(library.open_new())
+        log = _session(values, library, held, at_terminal=at_terminal)
         conversation = stack.enter_context(opened(values, settings, reporter, log, at_terminal=at_terminal))
         shell = ChatShell(conversation, library, settings, reporter.notify, held)
         stack.callback(shell.close)
@@ -132,6 +127,22 @@ def command(settings: Settings, /, **values: Any) -> int:
 
 def _warm_up_terminal() -> None:
     import llmcli.cli.chat_terminal  # noqa: F401
+
+
+def _session(
+    values: Mapping[str, Any], library: Library, held: contextlib.ExitStack, *, at_terminal: bool
+) -> SessionLog | None:
+    """The saved conversation, open until `held` closes; None: nothing is saved. Raises LlmcliError."""
+    name = session_name(values, library)
+    try:
+        if name is not None:
+            return held.enter_context(library.open(name, create=not values["continue"]))
+        if at_terminal and not values["no_save"]:
+            return held.enter_context(library.open_new())
+    except OSError as error:
+        hint = "--no-save talks without saving"
+        raise output.os_failure(error, "the conversation cannot be saved: ", hint=hint) from None
+    return None
 
 
 def session_name(values: Mapping[str, Any], library: Library) -> str | None:

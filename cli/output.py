@@ -94,6 +94,12 @@ def os_error_line(error: OSError) -> str:
     return f"{printable(str(error.filename))}: {reason}" if error.filename else reason
 
 
+def os_failure(error: OSError, what: str = "", *, hint: str | None = None) -> LlmcliError:
+    """The same as a failure with its exit code; `what` goes before it."""
+    kind = ResourceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else LlmcliError
+    return kind(what + os_error_line(error), hint=hint)
+
+
 def stderr_text(text: str) -> None:
     """Raw text on stderr, in the encoding of the stream, with escapes for what it lacks."""
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"

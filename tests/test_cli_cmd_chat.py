@@ -207,6 +207,13 @@ def test_an_answer_that_cannot_be_written_is_shown_whole(
         assert done.out == "Hello world!\n"
 
 
+def test_a_folder_that_cannot_be_written_is_told_first(chat: Chat, model: Path, llmcli_home: Path) -> None:
+    (llmcli_home / "state").touch()
+    told = refused(chat.run("-m", model, "--session", "s", stdin="one\n"), 1)
+    assert "the conversation cannot be saved: " in told
+    assert "Not a directory (--no-save talks without saving)" in told
+
+
 def _full_disk(_handle: int) -> None:
     raise OSError(28, "No space left on device")
 

@@ -25,7 +25,7 @@ Examples:
   llmcli bench compare @-2 @-1
   llmcli bench -o json | llmcli bench compare before.json -
   llmcli bench compare q4.json q8.json --across model
-  llmcli bench compare old.json new.json --fail-if 'tg<-5%' --fail-if 'load>20%'
+  llmcli bench compare old.json new.json --fail-if 'load>20%'
 
 \b
 Exit status: 0 done, 2 usage, or two runs that were not made alike,

@@ -258,10 +258,11 @@ def test_a_server_in_trouble_midway_is_waited_for(hub: HubStub) -> None:
 
 def test_a_server_that_falls_silent(hub: HubStub) -> None:
     found = plan(REPO)
-    hub.set_fault(REPO, hang_at=1000)
+    hub.set_fault(REPO, hang_at=3000)
     notes: list[str] = []
     carry_out(found, settings_module.load(), progress=silent, notify=notes.append)
-    assert notes[0].startswith("the download of Tiny-Q4_K_M.gguf broke off: no answer in time; trying again")
+    assert notes == ["the download of Tiny-Q4_K_M.gguf broke off: no answer in time; trying again in 0 ms"]
+    assert [r.byte_range for r in hub.requests[-2:]] == [None, "bytes=3000-"]
     assert named()
 
 

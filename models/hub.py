@@ -96,8 +96,8 @@ def ask(wanted: HubFile, settings: Settings, *, reach_s: float = REACH_S) -> Sta
 
     with _translated(wanted, settings, fetching=False):
         stated, location = within(ends_at, head)
-    if urlsplit(location).netloc != urlsplit(settings.hub_endpoint).netloc:
-        connect(location, ends_at)
+        if urlsplit(location).netloc != urlsplit(settings.hub_endpoint).netloc:
+            connect(location, ends_at)
     return stated
 
 

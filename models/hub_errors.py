@@ -18,7 +18,16 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_seconds
 from llmcli.models.place import as_disk_error
-from llmcli.models.reach import causes, class_names, leads_nowhere, proxy_for, reason_of, unreachable, untrusted
+from llmcli.models.reach import (
+    causes,
+    class_names,
+    leads_nowhere,
+    proxy_for,
+    reason_of,
+    unreachable,
+    untrusted,
+    without_credentials,
+)
 
 _MAX_WAIT_S = 24 * 3600
 # OSErrors whose numbers are not the system's: 1 of the TLS library is not "operation not permitted".
@@ -53,7 +62,7 @@ def as_llmcli_error(
     """
     chain = list(causes(error))
     names = {name for link in chain for name in class_names(link)}
-    repo, where = printable(repo_id), printable(settings.hub_endpoint)
+    repo, where = printable(repo_id), _endpoint(settings)
     if refused := _refusal(
         chain, names, f"{where}/{repo}", repo, printable(file), has_token=has_token, revision=revision
     ):
@@ -110,9 +119,13 @@ def in_trouble(status: int, who: str, what: str, headers: Mapping[str, str]) -> 
 def not_a_hub(settings: Settings) -> ModelError:
     """For an answer without the hub's own headers: a login portal, or a mirror that is none."""
     return ModelError(
-        f"what answers at {printable(settings.hub_endpoint)} is not a model hub",
+        f"what answers at {_endpoint(settings)} is not a model hub",
         hint="check HF_ENDPOINT; or log in to the network first",
     )
+
+
+def _endpoint(settings: Settings) -> str:
+    return without_credentials(printable(settings.hub_endpoint))
 
 
 def _disk_error(chain: list[BaseException], settings: Settings) -> LlmcliError | None:

@@ -21,6 +21,7 @@ from llmcli.models.hub_listing import RemoteFile, is_digest
 from llmcli.models.identity import known_content_id
 from llmcli.models.place import as_disk_error, require_free
 from llmcli.models.progress import ProgressFactory
+from llmcli.models.reach import without_credentials
 from llmcli.models.transfer import Wanted, fetch
 
 MOVE_WITH = "HF_HOME"
@@ -141,7 +142,7 @@ def _compare(wanted: HubFile, stated: hub.Stated, settings: Settings) -> None:
     ):
         if ours is not None and theirs is not None and ours != theirs:
             raise ModelError(
-                f"{settings.hub_endpoint} has another {wanted.file} in {wanted.repo_id}: "
+                f"{without_credentials(settings.hub_endpoint)} has another {wanted.file} in {wanted.repo_id}: "
                 f"{what} {theirs}, expected {ours}"
             )
 

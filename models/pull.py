@@ -72,6 +72,8 @@ def make_plan(
     if built_in := default_model.BUILT_IN.get(meant):
         return _plan_built_in(asked, built_in, options, settings)
     meant = well_known(meant) or meant
+    if pull_url.is_address(meant):
+        pull_url.require_well_formed(meant)
     hub = _on_the_hub(meant, settings)
     if hub is None and pull_url.is_address(meant):
         return _plan_from_web(asked, meant, options, settings)
@@ -143,12 +145,13 @@ def _with_quant(reference: HubReference, quant: str | None) -> HubReference:
 
 def _on_the_hub(text: str, settings: Settings) -> tuple[HubReference, str | None] | None:
     """A page or file of the hub, by its address: (reference, revision). None for any other text."""
-    hosts = {urlsplit(settings.hub_endpoint).netloc, *_HUB_HOSTS, *(f"www.{host}" for host in _HUB_HOSTS)}
+    own = settings.hub_endpoint.partition("://")[2].partition("/")[0]
+    hosts = {own, *_HUB_HOSTS, *(f"www.{host}" for host in _HUB_HOSTS)}
     rest = text.partition("://")[2] if pull_url.is_address(text) else text
     host, _, path = rest.partition("/")
     if host.casefold() not in hosts:
         return None
-    words = urlsplit(path).path.strip("/").split("/")
+    words = path.partition("#")[0].partition("?")[0].strip("/").split("/")
     if len(words) > 4 and words[2] in {"resolve", "blob", "raw"}:
         found = parse_hub("/".join(words[:2]))
         return (replace(found, selector=unquote("/".join(words[4:]))), unquote(words[3])) if found else None

@@ -29,7 +29,16 @@ from llmcli.models.hub_listing import is_safe_name
 from llmcli.models.library import own_folder
 from llmcli.models.place import as_disk_error
 from llmcli.models.progress import ProgressFactory
-from llmcli.models.reach import causes, class_names, leads_nowhere, proxy_for, reason_of, unreachable, untrusted
+from llmcli.models.reach import (
+    causes,
+    class_names,
+    leads_nowhere,
+    proxy_for,
+    reason_of,
+    unreachable,
+    untrusted,
+    without_credentials,
+)
 from llmcli.models.reference import SUFFIX, shard_of
 from llmcli.models.shards import MAX_SHARDS
 from llmcli.models.transfer import Wanted, fetch
@@ -51,6 +60,17 @@ class WebFile:
 def is_address(text: str) -> bool:
     """Whether the text is a web address at all."""
     return text.lower().startswith(("https://", "http://"))
+
+
+def require_well_formed(url: str) -> None:
+    """Raise UsageError for an address that cannot even be taken apart."""
+    try:
+        parts = urlsplit(url)
+        is_right = parts.port is None or parts.port > 0
+    except ValueError:
+        is_right = False
+    if not is_right or not url.isprintable():
+        raise UsageError(f"{without_credentials(printable(url))} is not an address", hint="https://HOST/PATH/NAME.gguf")
 
 
 def addresses_of(url: str, *, trusted: bool) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ def connect(url: str, ends_at: float) -> None:
     except ValueError:
         host, port = None, 0
     if not host or target.scheme not in {"http", "https"}:
-        raise ModelError(f"{printable(url)!r} is not the address of a hub", hint="correct or unset HF_ENDPOINT")
+        shown = without_credentials(printable(url))
+        raise ModelError(f"{shown!r} is not the address of a hub", hint="correct or unset HF_ENDPOINT")
     proxy = proxy_for(target.scheme, host)
     via = urlsplit(proxy) if proxy else None
     try:

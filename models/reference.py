@@ -17,6 +17,7 @@ SUFFIX = ".gguf"
 HALF_SUFFIXES = (".incomplete", ".part", ".partial", ".crdownload", ".tmp")
 
 _REPO_PART = r"[A-Za-z0-9](?:[A-Za-z0-9]|[-._](?![-.]))*"  # the hub forbids `--` and `..` in names
+_MAX_REPO_CHARS = 96  # which is the hub's own limit
 _HUB_REFERENCE = re.compile(rf"({_REPO_PART})/({_REPO_PART})(?::(.+))?\Z", re.DOTALL)
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf\Z", re.IGNORECASE | re.DOTALL)
 # The names of llama.cpp's file types, ik_llama.cpp's further ones, and the unsloth `UD-` marker. A longer field is
@@ -61,7 +62,9 @@ class Shard:
 def parse_hub(text: str) -> HubReference | None:
     """`owner/repo[:SELECTOR]`, with or without `hf://`; None where the text has not that form."""
     found = _HUB_REFERENCE.match(text.removeprefix(HUB_PREFIX))
-    return HubReference(found[1], found[2], found[3]) if found else None
+    if not found or len(found[1]) + 1 + len(found[2]) > _MAX_REPO_CHARS:
+        return None
+    return HubReference(found[1], found[2], found[3])
 
 
 def looks_like_path(text: str) -> bool:

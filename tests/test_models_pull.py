@@ -352,11 +352,32 @@ def test_a_repository_without_models(hub: HubStub) -> None:
     assert "GGUF files" in str(error.hint)
 
 
-@pytest.mark.parametrize("reference", ["nonsense", "a/b/c/d", "owner/", "http//x", "", "a b/c"])
+@pytest.mark.parametrize("reference", ["nonsense", "a/b/c/d", "owner/", "http//x", "", "a b/c", "o/" + "r" * 95])
 def test_what_is_no_reference(hub: HubStub, reference: str) -> None:
     error = failure(lambda: pull(reference))
     assert error.exit_code == 3
     assert hub.requests == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://[::1/m.gguf", "https://h:port/m.gguf", "https://u:pass@h:0/\x1b.gguf"],
+)
+def test_what_is_no_address(hub: HubStub, address: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(address)
+    assert caught.value.message.isprintable()
+    assert "pass" not in caught.value.message
+    assert hub.requests == []
+    assert "has no [m.gguf: 404" in failure(lambda: pull(f"{hub.endpoint}///[m.gguf")).message
+
+
+@pytest.mark.parametrize("endpoint", ["http://[::1", "http://u:pass@h:port", "ftp://u:pass@h"])
+def test_an_endpoint_that_is_none(online: None, monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    message = failure(lambda: pull(REPO)).message
+    assert message.endswith("is not the address of a hub")
+    assert "pass" not in message
 
 
 def test_wrong_bytes_of_another_tool_are_replaced(hub: HubStub) -> None:

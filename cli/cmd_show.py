@@ -63,7 +63,7 @@ def command(settings: Settings, /, **values: Any) -> None:
             raise ModelError("this model has no chat template", hint="a base model? llmcli run --raw completes text")
         output.write(about.chat_template)
         return
-    from llmcli.cli import show_view
+    from llmcli.cli import show_json, show_view
     from llmcli.cli.slow_types import slow_types
 
     if values["tensors"] and not values["json"]:
@@ -72,7 +72,7 @@ def command(settings: Settings, /, **values: Any) -> None:
     lint = _lint(about)
     estimate, slow = _estimate(about, values), slow_types(about.types, settings)
     if values["json"]:
-        output.write_json({**show_view.as_json(shown, lint, estimate, tensors=values["tensors"]), "slow_types": slow})
+        output.write_json({**show_json.as_json(shown, lint, estimate, tensors=values["tensors"]), "slow_types": slow})
     else:
         output.write("".join(f"{line}\n" for line in show_view.lines(shown, lint, estimate, slow)))
 

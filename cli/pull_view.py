@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmcli.base.text import printable
-from llmcli.base.units import format_bytes
+from llmcli.base.units import format_bytes, format_count
 from llmcli.cli.table import table_lines
 from llmcli.engine.pull_fit import Fit
 from llmcli.models.hub_cache import free_bytes
@@ -20,7 +20,8 @@ def headline(plan: PullPlan) -> str:
     """One line: what is about to be fetched."""
     at = f" at {printable(plan.commit[:7])}" if plan.commit else ""
     first = printable(plan.files[0].name)
-    parts = f" and {len(plan.files) - 1} more parts" if len(plan.files) > 1 else ""
+    more = len(plan.files) - 1
+    parts = f" and {format_count(more, 'more part')}" if more else ""
     if plan.missing_bytes == 0 and all(file.state == "here" for file in plan.files):
         return f"{plan.source}{at}: {first}{parts} is here already; checking it"
     known = all(file.size_bytes is not None for file in plan.files)

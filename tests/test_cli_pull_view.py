@@ -33,7 +33,7 @@ MEMORY = Memory(8 * GIB, 4 * GIB, None, None, 0, 0)
         ([("m.gguf", None, "new", 0)], "o/r at aaaaaaa: m.gguf, size not stated"),
         (
             [("m-1", GIB, "new", 0), ("m-2", GIB, "here", GIB)],
-            "o/r at aaaaaaa: m-1 and 1 more parts, 2.0 GiB, 1.0 GiB to go",
+            "o/r at aaaaaaa: m-1 and 1 more part, 2.0 GiB, 1.0 GiB to go",
         ),
     ],
 )

@@ -15,15 +15,17 @@ from llmcli.base.settings import Settings, load
 from llmcli.models.described import Described, describe_reference
 from tests.fixtures.hub_stub import COMMIT, HubStub
 from tests.library_case import add_to_cache, tiny
+from tests.pull_case import online
+
+__all__ = ["online"]
 
 BIG = 3 << 20  # of weights behind the header: what must not be fetched
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubStub]:
+def hub(online: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubStub]:
     with HubStub(tmp_path / "hub") as stub:
         monkeypatch.setenv("HF_ENDPOINT", stub.endpoint)
-        monkeypatch.delenv("HF_HUB_OFFLINE")
         yield stub
 
 
@@ -197,7 +199,9 @@ def _nothing(handler: _Hostile) -> None:
 
 
 @pytest.mark.parametrize("body", [_endless, _endless_header, _zipped, _loop, _short, _nothing])
-def test_a_server_that_means_harm(monkeypatch: pytest.MonkeyPatch, body: Callable[[_Hostile], None]) -> None:
+def test_a_server_that_means_harm(
+    online: None, monkeypatch: pytest.MonkeyPatch, body: Callable[[_Hostile], None]
+) -> None:
     handler: type[_Hostile] = type("Handler", (_Hostile,), {"body": body, "sent": 0})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
@@ -205,7 +209,6 @@ def test_a_server_that_means_harm(monkeypatch: pytest.MonkeyPatch, body: Callabl
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
-    monkeypatch.delenv("HF_HUB_OFFLINE")
     try:
         with pytest.raises(ModelError) as caught:
             describe("o/m:Q4_0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,14 @@ _DROPPED = {
     *("NO_COLOR", "COLUMNS", "LINES", "LANGUAGE", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONPATH", "PYTHONWARNINGS"),
     *(name for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY") for name in (proxy, proxy.lower())),
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_arrive() -> None:
+    """nohup and the background jobs of a shell ignore signals, and children inherit that; tests send them."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,9 @@ def find(words: tuple[str, ...]) -> click.Command:
 @pytest.mark.parametrize("words", every_command(), ids=" ".join)
 def test_help_has_a_summary_and_an_example(words: tuple[str, ...]) -> None:
     command = find(words)
-    text = command.get_help(click.Context(command, info_name="llmcli " + " ".join(words)))
+    text = command.get_help(
+        click.Context(command, info_name="llmcli " + " ".join(words), help_option_names=["-h", "--help"])
+    )
     assert command.get_short_help_str()
     example = re.search(r"^\s*Examples?:\s*\n\s+\S.*", text, re.MULTILINE)
     assert example, "no `Example:` section"

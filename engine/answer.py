@@ -131,17 +131,7 @@ class Answer:
                 "completion_tokens": self.completion_tokens,
                 "restored_tokens": self.cache_report.restored_tokens,
             },
-            "timings": {
-                "load_s": timings.load_s,
-                "tokenize_s": timings.tokenize_s,
-                "restore_s": timings.restore_s,
-                "prefill_s": timings.prefill_s,
-                "ttft_s": timings.ttft_s,
-                "tpot_s": timings.tpot_s,
-                "total_s": timings.total_s,
-                "prefill_tok_s": timings.prefill_tok_s,
-                "decode_tok_s": timings.decode_tok_s,
-            },
+            "timings": timings.as_json(),
             "cache": self.cache_report.as_json(),
             "plan": {
                 "n_ctx": engine.plan.n_ctx,

@@ -208,17 +208,7 @@ class Reply:
                 "restored_tokens": self.restored_tokens,
                 "computed_tokens": self.computed_tokens,
             },
-            "timings": {
-                "load_s": engine.load_s,
-                "tokenize_s": timings.tokenize_s,
-                "restore_s": timings.restore_s,
-                "prefill_s": timings.prefill_s,
-                "ttft_s": timings.ttft_s,
-                "tpot_s": timings.tpot_s,
-                "total_s": timings.total_s,
-                "prefill_tok_s": timings.prefill_tok_s,
-                "decode_tok_s": timings.decode_tok_s,
-            },
+            "timings": {**timings.as_json(), "load_s": engine.load_s},
             "cache": self.cache_report.as_json(),
             "notes": list(self.notes),
         }

@@ -58,6 +58,11 @@ class Timings:
         """Decode rate, sampling included; None where fewer than two tokens came."""
         return self.decode_tokens / self.decode_s if self.decode_s else None
 
+    def as_json(self) -> dict[str, float | None]:
+        """The `timings` object of `--json`."""
+        names = ("load_s", "tokenize_s", "restore_s", "prefill_s", "ttft_s", "tpot_s", "total_s")
+        return {name: getattr(self, name) for name in (*names, "prefill_tok_s", "decode_tok_s")}
+
 
 @dataclass(frozen=True, slots=True)
 class Token:

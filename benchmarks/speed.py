@@ -273,7 +273,7 @@ def main() -> int:
     parser.add_argument("-m", "--model", default="smollm2", help="a reference that llmcli understands")
     parser.add_argument("-t", "--threads", type=int, default=0, help="for both sides; default: what llmcli chooses")
     parser.add_argument("-r", "--runs", type=int, default=7, help="rounds of each comparison")
-    parser.add_argument("--prompt-tokens", type=int, default=1024, help="about this many, also the depth of decoding")
+    parser.add_argument("--prompt-tokens", type=int, default=512, help="about this many, also the depth of decoding")
     parser.add_argument("-n", "--predict", type=int, default=64)
     parser.add_argument(
         "--only", nargs="+", choices=("startup", "process", "rates"), default=["startup", "process", "rates"]

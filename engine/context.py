@@ -6,10 +6,8 @@ session's business.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from llmcli.base.errors import LlmcliError, ResourceError
@@ -22,6 +20,7 @@ from llmcli.engine.fit import sequences_for
 from llmcli.engine.interrupt import StopFlag, poll_function
 from llmcli.engine.kv_layout import SCRATCH
 from llmcli.engine.model import Model
+from llmcli.engine.native_context import NativeContext
 from llmcli.engine.plan import RunPlan
 
 # The sequence that answers, and the owner of cells that only keep a place in front of a restored window. Blocks pass
@@ -68,7 +67,7 @@ class AbortedError(LlmcliError):
     exit_code = 130
 
 
-class Context:
+class Context(NativeContext):
     """The state of one running model. Use as a context manager, or call `close`; closing twice is harmless."""
 
     def __init__(self, model: Model, plan: RunPlan, *, rope: Rope | None = None, stop: StopFlag | None = None) -> None:
@@ -86,10 +85,7 @@ class Context:
                 hint="a smaller -c, or -ctk q8_0 -ctv q8_0",
             )
         self._memory = self._lib.llama_get_memory(self.handle)
-        self._batch = self._lib.llama_batch_init(plan.n_ubatch, 0, 1)
-        for i in range(plan.n_ubatch):
-            self._batch.n_seq_id[i] = 1
-            self._batch.seq_id[i][0] = 0
+        self._make_batch(plan.n_ubatch, SEQUENCE)
         model.apply_loras(self.handle)
 
     def _params(self, rope: Rope) -> Any:
@@ -227,25 +223,6 @@ class Context:
         pointer = ctypes.cast(address_of(data), ctypes.POINTER(ctypes.c_uint8))
         flags = _PARTIAL_ONLY * partial
         return int(self._lib.llama_state_seq_set_data_ext(self.handle, pointer, len(data), sequence, flags))
-
-    def close(self) -> None:
-        """Free the native context."""
-        if self.handle:
-            self._lib.llama_batch_free(self._batch)
-            self._lib.llama_free(self.handle)
-            self.handle = None
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # an instance whose __init__ failed
-            self.close()
 
 
 def _set_rope(params: Any, rope: Rope) -> None:

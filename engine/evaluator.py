@@ -11,7 +11,6 @@ import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from llmcli.base.errors import LlmcliError, ResourceError, UserInterruptError
@@ -24,6 +23,7 @@ from llmcli.engine.engine import Reporter, find_model, load_model, plan_for
 from llmcli.engine.eval_callback import Watcher
 from llmcli.engine.interrupt import StopFlag, poll_function, stop_on_interrupt
 from llmcli.engine.model import Model
+from llmcli.engine.native_context import NativeContext
 from llmcli.engine.plan import Request, RunPlan
 from llmcli.engine.preflight import check_build
 from llmcli.models.identity import Inspected
@@ -34,7 +34,7 @@ _SEQUENCE = 0
 _LOGITS_BYTES, _STEP_TOKENS = 256 << 20, 64
 
 
-class Evaluator:
+class Evaluator(NativeContext):
     """A native context of one sequence. Use as a context manager, or call `close`; closing twice is harmless."""
 
     def __init__(
@@ -55,10 +55,7 @@ class Evaluator:
                 hint="a smaller -c or -ub",
             )
         self._memory = self._lib.llama_get_memory(self.handle)
-        self._batch = self._lib.llama_batch_init(plan.n_ubatch, 0, 1)
-        for i in range(plan.n_ubatch):
-            self._batch.n_seq_id[i] = 1
-            self._batch.seq_id[i][0] = _SEQUENCE
+        self._make_batch(plan.n_ubatch, _SEQUENCE)
 
     def _params(self) -> Any:
         plan, params = self.plan, self._lib.llama_context_default_params()
@@ -114,25 +111,6 @@ class Evaluator:
     def clear(self) -> None:
         """Forget the window."""
         self._lib.llama_memory_clear(self._memory, False)
-
-    def close(self) -> None:
-        """Free the native context."""
-        if self.handle:
-            self._lib.llama_batch_free(self._batch)
-            self._lib.llama_free(self.handle)
-            self.handle = None
-
-    def __enter__(self) -> Evaluator:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # an instance whose __init__ failed
-            self.close()
 
 
 @dataclass(frozen=True, slots=True)

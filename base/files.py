@@ -76,14 +76,20 @@ def sha256_file(path: Path, *, on_bytes: Callable[[int], None] | None = None) ->
 
 @contextlib.contextmanager
 def file_lock(
-    path: Path, *, timeout_s: float | None = None, on_wait: Callable[[], None] | None = None
+    path: Path,
+    *,
+    timeout_s: float | None = None,
+    on_wait: Callable[[], None] | None = None,
+    create: bool = True,
+    poll_s: float = _LOCK_POLL_S,
 ) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (made if missing, kept afterwards: removing it would split the lock).
+    """Hold an exclusive lock on `path`, kept afterwards: removing it would split the lock.
 
     The kernel drops the lock when the process ends, however it ends. `on_wait` is called once if another
-    process holds it. Raises ResourceError after `timeout_s` seconds, OSError where the folder is unwritable.
+    process holds it, and it is tried again every `poll_s`. Raises ResourceError after `timeout_s` seconds, OSError
+    where the folder is unwritable, FileNotFoundError where the file is missing and `create` is off.
     """
-    with open(path, "ab") as handle:
+    with open(path, "ab" if create else "rb+") as handle:
         deadline, told = None if timeout_s is None else time.monotonic() + timeout_s, False
         while not _try_lock(handle.fileno()):
             if on_wait and not told:
@@ -91,7 +97,7 @@ def file_lock(
             told = True
             if deadline is not None and time.monotonic() > deadline:
                 raise ResourceError(f"{path} is locked by another process", hint="wait for it, or end it")
-            time.sleep(_LOCK_POLL_S)
+            time.sleep(poll_s)
         try:
             yield
         finally:

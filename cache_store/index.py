@@ -7,6 +7,9 @@ costs 6 ms, a hit does not need it) and by any thread, one at a time. What can g
     no shared memory for WAL (network home)          journal_mode=DELETE
     no locks, unwritable, disk full                  one warning, and an index in memory for this process
     busy for too long                                this change is lost; the next opening looks after it
+
+Opening, filling and replacing the file is for one process at a time (index.lock): a file that is taken away while
+another process opens it would give that process half a database.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from llmcli.base.errors import ResourceError
+from llmcli.base.files import file_lock
 from llmcli.base.text import printable
 from llmcli.cache_store.block_format import BlockHeader
 from llmcli.cache_store.index_schema import (
@@ -57,6 +62,7 @@ class Index:
 
     def __init__(self, path: Path, headers: Headers, warn: Callable[[str], None], *, in_memory: bool = False) -> None:
         self._path = path
+        self._gate_path = path.with_suffix(".lock")
         self._headers = headers
         self._warn = warn
         self._lock = threading.RLock()
@@ -124,7 +130,8 @@ class Index:
         with self._lock:
             self.close()
             if not self._in_memory:
-                _unlink_database(self._path)
+                with self._gate(_FILL_TIMEOUT_S):
+                    _unlink_database(self._path)
             self._ready(build=True)
 
     def _ready(self, *, build: bool) -> sqlite3.Connection | None:
@@ -134,14 +141,37 @@ class Index:
         if self._opened[0] == os.getpid():
             self.close()
         self._connection = None  # after a fork the parent's connection is dropped without being closed
-        try:
-            self._connection = self._open_patiently() if build else self._open(build=False)
-        except BrokenIndexError:
-            self._connection = self._open_again() if build else None
-        except (sqlite3.Error, OSError) as error:
-            self._connection = self._open_in_memory(error) if build else None
-        self._opened = (os.getpid(), self._inode())
+        with self._gate(_FILL_TIMEOUT_S if build else _GLANCE_S) as is_ours:
+            if build or is_ours:
+                self._connection = self._connect(build=build)
+            self._opened = (os.getpid(), self._inode())
         return self._connection
+
+    def _connect(self, *, build: bool) -> sqlite3.Connection | None:
+        try:
+            return self._open_patiently() if build else self._open(build=False)
+        except BrokenIndexError:
+            return self._open_again() if build else None
+        except (sqlite3.Error, OSError) as error:
+            return self._open_in_memory(error) if build else None
+
+    @contextlib.contextmanager
+    def _gate(self, timeout_s: float) -> Iterator[bool]:
+        """Keep other processes from opening, filling or replacing the file; False where one of them holds on to it.
+
+        Where there are no locks SQLite's own waiting has to do.
+        """
+        with contextlib.ExitStack() as held:
+            is_ours = True
+            if not self._in_memory:
+                try:
+                    _make_private(self._gate_path)
+                    held.enter_context(file_lock(self._gate_path, timeout_s=timeout_s, create=False, poll_s=_POLL_S))
+                except ResourceError:
+                    is_ours = False
+                except OSError:
+                    pass
+            yield is_ours
 
     def _inode(self) -> int:
         """The inode of the file, so that a file replaced by another process's rebuild is noticed; 0 in memory."""
@@ -170,9 +200,7 @@ class Index:
             return None
         if self._path.is_symlink():  # what it leads to is not ours to fill
             raise BrokenIndexError("a link")
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # SQLite would use the umask
-            os.chmod(self._path, 0o600)
+        _make_private(self._path)
         connection: sqlite3.Connection = sqlite3.connect(str(self._path), **_OPTIONS)
         try:
             _set_up(connection)
@@ -191,9 +219,10 @@ class Index:
 
     def _is_good(self, connection: sqlite3.Connection) -> bool:
         """False for an empty file, to be filled; raises BrokenIndexError for another version or a foreign file."""
-        found = connection.execute("PRAGMA user_version").fetchone()[0]
-        named = connection.execute("PRAGMA application_id").fetchone()[0]
-        statements = [row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")]
+        with _one_state(connection):
+            found = connection.execute("PRAGMA user_version").fetchone()[0]
+            named = connection.execute("PRAGMA application_id").fetchone()[0]
+            statements = [row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")]
         if (found, named, statements) == (0, 0, []):
             return False
         if (found, named) != (INDEX_VERSION, APPLICATION_ID) or sorted(statements) != sorted(SCHEMA):
@@ -249,12 +278,15 @@ class Index:
         self.close()
         if self._in_memory:
             return
-        if broken or "no such" in str(error):
-            with contextlib.suppress(OSError):
-                _unlink_database(self._path)
-        else:
-            self._connection = self._open_in_memory(error)
-            self._opened = (os.getpid(), 0)
+        with self._gate(_FILL_TIMEOUT_S):
+            if self._opened != (os.getpid(), self._inode()):
+                return  # another process has replaced it: the next use opens the new one
+            if broken or "no such" in str(error):
+                with contextlib.suppress(OSError):
+                    _unlink_database(self._path)
+                return
+        self._connection = self._open_in_memory(error)
+        self._opened = (os.getpid(), 0)
 
     @staticmethod
     def _rollback(connection: sqlite3.Connection) -> None:
@@ -263,11 +295,32 @@ class Index:
                 connection.execute("ROLLBACK")
 
 
+@contextlib.contextmanager
+def _one_state(connection: sqlite3.Connection) -> Iterator[None]:
+    """Several reads see the database at one moment, also while another process fills it."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+
+
 def _set_up(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.text_factory = _decode
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
     return connection
+
+
+def _make_private(path: Path) -> None:
+    """An empty file for this user alone, unless there is one. SQLite itself would go by the umask."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.chmod(path, 0o600)
 
 
 def _decode(raw: bytes) -> str:

@@ -7,6 +7,7 @@ fingerprints/<digest>.notes             what was learnt about it: rates, self-te
 names/<name in hex>                     a name or a pin
 writers/<pid>-<random>                  one locked file per process that writes
 index.sqlite                            order of use, previews, counters; rebuilt when lost
+index.lock                              held by a process while it opens, fills or replaces the index
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Writer:
         os.close(os.open(unseen, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.chmod(unseen, 0o600)
         try:
-            self._held.enter_context(file_lock(unseen, timeout_s=0))
+            self._held.enter_context(file_lock(unseen, timeout_s=0, create=False))
         except FileNotFoundError:
             raise
         except OSError:  # no locks here: the marker's age has to do
@@ -134,8 +134,8 @@ def _markers(layout: Layout) -> list[Path]:
 def _is_alive(marker: Path) -> bool:
     try:
         age_s = time.time() - marker.stat().st_mtime
-        with file_lock(marker, timeout_s=0):
-            return False
+        with file_lock(marker, timeout_s=0, create=False):
+            return not marker.exists()  # its owner ended properly before we had the lock
     except ResourceError:  # held
         return True
     except FileNotFoundError:  # ended properly while we looked

@@ -162,3 +162,9 @@ def test_the_kernel_drops_the_lock_of_a_process_that_is_killed(tmp_path: Path) -
 def test_a_lock_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), file_lock(tmp_path / "nowhere" / "lock"):
         pass
+
+
+def test_a_lock_on_a_file_that_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), file_lock(tmp_path / "lock", create=False):
+        pass
+    assert list(tmp_path.iterdir()) == []

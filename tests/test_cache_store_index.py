@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from llmcli.base.files import file_lock
 from llmcli.cache_store import index_schema
 from llmcli.cache_store.index import Index
 from llmcli.cache_store.index_schema import APPLICATION_ID, INDEX_VERSION, SCHEMA, BrokenIndexError
@@ -205,5 +207,65 @@ def test_network_homes_get_no_wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert index_schema.journal_mode(tmp_path) == "DELETE"
     with open_store(tmp_path / "s") as store:
         put(store, [1, 2, 3])
-    assert [file.name for file in (tmp_path / "s" / "v1").glob("index*")] == ["index.sqlite"]
+    assert [file.name for file in (tmp_path / "s" / "v1").glob("index.sqlite*")] == ["index.sqlite"]
     assert rows(tmp_path / "s") == 1
+
+
+def test_a_half_filled_index_is_never_seen(tmp_path: Path) -> None:
+    """Another process fills the file between two reads: what is seen is the empty file, not a foreign one."""
+    path = tmp_path / "index.sqlite"
+    index = Index(path, list, Told())
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        looking = sqlite3.connect(path, isolation_level=None)
+
+        def fill(statement: str) -> None:
+            if "application_id" in statement:
+                for line in (
+                    *SCHEMA,
+                    f"PRAGMA application_id={APPLICATION_ID}",
+                    f"PRAGMA user_version={INDEX_VERSION}",
+                ):
+                    other.execute(line)
+                other.commit()
+
+        looking.set_trace_callback(fill)
+        assert not index._is_good(looking)
+        looking.set_trace_callback(None)
+        assert index._is_good(looking)
+        looking.close()
+    other.close()
+
+
+def test_opening_waits_for_a_process_that_replaces_the_index(root: Path) -> None:
+    """The file is in pieces as long as the lock is held; a glance does not wait for it."""
+    path, order = root / "v1" / "index.sqlite", list[str]()
+    index = Index(path, list, Told())
+
+    def read() -> None:
+        with index.reading() as connection:
+            assert connection is not None
+            order.append("read")
+
+    reader = threading.Thread(target=read)
+    with file_lock(path.with_suffix(".lock"), timeout_s=0):
+        with Index(path, list, Told()).reading(build=False) as connection:
+            assert connection is None
+        reader.start()
+        reader.join(0.1)
+        order.append("replaced")
+    reader.join(10)
+    index.close()
+    assert order == ["replaced", "read"]
+    assert stat.S_IMODE(path.with_suffix(".lock").stat().st_mode) == 0o600
+
+
+def test_a_broken_index_that_another_process_replaced_is_left_alone(root: Path) -> None:
+    path = root / "v1" / "index.sqlite"
+    index = Index(path, list, Told())
+    with index.reading() as connection:
+        assert connection is not None
+        remove(path)
+        path.write_bytes(b"the new one")
+        raise sqlite3.DatabaseError("database disk image is malformed")
+    assert path.read_bytes() == b"the new one"

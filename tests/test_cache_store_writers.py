@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llmcli.base import files
 from llmcli.cache_store import writers
 from llmcli.cache_store.layout import Layout
 from llmcli.cache_store.writers import Writer, dead_writers, stray_temps, sweep_temps
@@ -92,3 +96,23 @@ def test_a_writer_can_begin_without_locks(layout: Layout, monkeypatch: pytest.Mo
     monkeypatch.setattr(writers, "file_lock", no_locks)
     assert Writer(layout).temp_path(layout.names).parent == layout.names
     assert len(list(layout.writers.iterdir())) == 1
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before it is opened", "before it is locked"])
+def test_a_writer_that_ends_while_looked_at_is_not_a_dead_one(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    """Opening a marker that has just gone must not make it anew: nobody would be there to remove it."""
+
+    @contextlib.contextmanager
+    def file_lock(path: Path, **options: Any) -> Iterator[None]:
+        if early:
+            path.unlink()
+        with files.file_lock(path, **options):
+            path.unlink(missing_ok=True)
+            yield
+
+    (layout.writers / "1-a").touch()
+    monkeypatch.setattr(writers, "file_lock", file_lock)
+    assert dead_writers(layout) == []
+    assert list(layout.writers.iterdir()) == []

@@ -26,7 +26,8 @@ from pathlib import Path
 from llmcli.bench.sizes import Sizes
 from llmcli.models.estimate import kv_cache_bytes
 from llmcli.models.facts import ModelFacts
-from llmcli.models.gguf_header import GgufTensor, read_header
+from llmcli.models.gguf_header import read_header
+from llmcli.models.gguf_tensors import GgufTensor
 
 _EMBEDDING, _OUTPUT, _EXPERTS = "token_embd.weight", "output.weight", "_exps."
 

@@ -5,7 +5,7 @@
 Makes a Hugging Face cache and a folder of llmcli's own with so many models between them and lists them. The files have
 the real header of `--header` (default: a made-up one without a vocabulary) and, behind it, a hole in place of the
 weights: a list never looks there. The first run reads every header, the later ones remember. With --check the exit code
-is 1 where a later run takes more than half a second. Python's standard library and llmcli's own header reader only.
+is 1 where a run takes more than half a second. Python's standard library and llmcli's own header reader only.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in range(asked.models):
             _write(_place(root, number), header, file_bytes)
         environment = {**os.environ, "LLMCLI_HOME": str(root / "home"), "HF_HOME": str(root / "hf")}
+        os.sync()  # or the first list would run beside the writing of these files
         _listed(environment, "--version")  # the interpreter and its libraries into the page cache
         first_s = _listed(environment, "ls")
         later_s = statistics.median(_listed(environment, "ls") for _ in range(LATER_RUNS))
         found = subprocess.run([LLMCLI, "ls", "--json"], env=environment, capture_output=True, check=True)
         count = len(json.loads(found.stdout))
     print(f"{count} models, headers of {len(header):,} bytes: first {first_s:.3f} s, later {later_s:.3f} s (median)")
-    return 1 if asked.check and (later_s > BOUND_S or count != asked.models) else 0
+    return 1 if asked.check and (max(first_s, later_s) > BOUND_S or count != asked.models) else 0
 
 
 def _listed(environment: dict[str, str], *command: str) -> float:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from llmcli.base.errors import ModelError
 from llmcli.models.facts import ModelFacts
-from llmcli.models.gguf_header import GgufTensor, read_header
+from llmcli.models.gguf_header import read_header
 from llmcli.models.gguf_keys import Keys
 from llmcli.models.gguf_source import shown
+from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import GGML_TYPES, WEIGHT_TYPES
 
 _SUFFIXES = (".lora_a", ".lora_b")

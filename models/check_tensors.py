@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from llmcli.models import architectures as arch
 from llmcli.models.facts import NO_VOCABULARY
-from llmcli.models.gguf_header import GgufHeader, GgufTensor
+from llmcli.models.gguf_header import GgufHeader
 from llmcli.models.gguf_keys import Keys
+from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import GGML_TYPES, TYPE_IDS, WEIGHT_TYPES
 from llmcli.models.layers import Layers
 

@@ -13,8 +13,9 @@ from typing import Any
 from llmcli.base.errors import ModelError
 from llmcli.base.records import dataclass
 from llmcli.models.facts import ModelFacts, quant_of_tensors
-from llmcli.models.gguf_header import GgufHeader, GgufTensor
+from llmcli.models.gguf_header import GgufHeader
 from llmcli.models.gguf_keys import Keys
+from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import GGML_TYPES
 from llmcli.models.gguf_values import GgufArray
 

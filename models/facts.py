@@ -11,8 +11,9 @@ from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 
 if TYPE_CHECKING:
-    from llmcli.models.gguf_header import GgufHeader, GgufTensor
+    from llmcli.models.gguf_header import GgufHeader
     from llmcli.models.gguf_keys import Keys
+    from llmcli.models.gguf_tensors import GgufTensor
 
 NO_VOCABULARY = frozenset({"no_vocab", "none"})
 

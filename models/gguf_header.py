@@ -8,18 +8,15 @@ known here (see check.py).
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from llmcli.base.errors import ModelError
-from llmcli.base.text import printable
-from llmcli.models.gguf_leap import landing_behind
+from llmcli.models.gguf_leap import leap_strings
 from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, CutOffError, Source, shown
-from llmcli.models.gguf_types import GGML_TYPES, REMOVED_TYPES
+from llmcli.models.gguf_tensors import GgufTensor, quoted, read_tensors
 from llmcli.models.gguf_values import ARRAY, READERS, STRING, TYPE_NAMES, GgufArray
 from llmcli.models.sniff import MAGIC, what_is
 
@@ -29,37 +26,8 @@ MAX_KEYS = 1 << 14
 MAX_TENSORS = 1 << 16
 MAX_STRING_BYTES = 16 << 20
 MAX_ARRAY_ITEMS = 1 << 24
-MAX_NAME_BYTES = 63  # GGML_MAX_NAME holds one more for the final NUL
-MAX_DIMENSIONS = 4
 MAX_ALIGNMENT_BYTES = 1 << 20
 DEFAULT_ALIGNMENT_BYTES = 32
-_PLAIN_SIZE = 1 << 31
-# An entry of the tensor list without name and shape: the length of the name, the number of dimensions, type and offset.
-_FRAME_BYTES = 8 + 4 + 4 + 8
-_Kind: TypeAlias = tuple[tuple[int, ...], int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class GgufTensor:
-    """One entry of the tensor list.
-
-    shape   ggml order: the fastest dimension first, at least one
-    offset  from the start of the data, in bytes
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    type_id: int
-    offset: int
-    nbytes: int
-
-    @property
-    def elements(self) -> int:
-        """How many weights it holds."""
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +66,7 @@ def skim_header(path: Path, *, buffer: bytearray | None = None) -> GgufHeader:
     Its long arrays have the right count and no contents. Where the leap leads astray, or
     anything at all is odd, the header is read in full.
     """
-    with Source(path, buffer=buffer) as source:
-        source.leaps = True
+    with Source(path, buffer=buffer, leaps=True) as source:
         try:
             return read_header_from(source)
         except ModelError:
@@ -112,7 +79,7 @@ def read_header_from(source: Source) -> GgufHeader:
     version, tensor_count, key_count = _read_preamble(source)
     metadata, value_types = _read_metadata(source, key_count)
     alignment = _alignment(source, metadata, value_types)
-    tensors = tuple(_read_tensors(source, tensor_count))
+    tensors = read_tensors(source, tensor_count)
     data_offset = _padded(source.position, alignment) if tensors else source.position
     _check_extents(source, tensors, data_offset, alignment)
     return GgufHeader(
@@ -165,10 +132,10 @@ def _read_metadata(source: Source, count: int) -> tuple[dict[str, Any], dict[str
         key = raw.decode("utf-8", "surrogateescape")
         # llama.cpp looks keys up as C strings: what follows a NUL would hide a second value under the same name.
         if not raw or b"\0" in raw:
-            source.fail(f"key {index} is {_quoted(key)}, expected a name", start)
+            source.fail(f"key {index} is {quoted(key)}, expected a name", start)
         if key in metadata:
-            source.fail(f"key {_quoted(key)} is there twice", start)
-        kind = source.number(U32, f"the type of {_quoted(key)}")
+            source.fail(f"key {quoted(key)} is there twice", start)
+        kind = source.number(U32, f"the type of {quoted(key)}")
         metadata[key] = _read_value(source, kind, key)
         value_types[key] = TYPE_NAMES[kind]
     return metadata, value_types
@@ -176,19 +143,19 @@ def _read_metadata(source: Source, count: int) -> tuple[dict[str, Any], dict[str
 
 def _read_value(source: Source, kind: int, key: str) -> Any:
     if reader := READERS.get(kind):
-        return source.number(reader, f"the value of {_quoted(key)}")
+        return source.number(reader, f"the value of {quoted(key)}")
     if kind == STRING:
-        return source.text(MAX_STRING_BYTES, f"the value of {_quoted(key)}").decode("utf-8", "surrogateescape")
+        return source.text(MAX_STRING_BYTES, f"the value of {quoted(key)}").decode("utf-8", "surrogateescape")
     if kind == ARRAY:
         return _read_array(source, key)
-    return source.fail(f"{_quoted(key)} has type {kind}, expected 0 to 12", source.position - 4)
+    return source.fail(f"{quoted(key)} has type {kind}, expected 0 to 12", source.position - 4)
 
 
 def _read_array(source: Source, key: str) -> GgufArray:
     start = source.position
-    kind = source.number(U32, f"the element type of {_quoted(key)}")
-    count = source.number(U64, f"the length of {_quoted(key)}")
-    what = f"the array {_quoted(key)}"
+    kind = source.number(U32, f"the element type of {quoted(key)}")
+    count = source.number(U64, f"the length of {quoted(key)}")
+    what = f"the array {quoted(key)}"
     if kind == ARRAY:
         source.fail(f"{what} holds arrays, which llama.cpp does not read; expected numbers or strings", start)
     if kind not in TYPE_NAMES:
@@ -199,9 +166,7 @@ def _read_array(source: Source, key: str) -> GgufArray:
     if kind == STRING:
         _skip_strings(source, count, what)
     else:
-        size = count * READERS[kind].size
-        source.need(size, what)
-        source.position += size
+        source.pass_over(count * READERS[kind].size, what)
     return GgufArray(TYPE_NAMES[kind], count, source.cut(first))
 
 
@@ -212,8 +177,7 @@ def _skip_strings(source: Source, count: int, what: str) -> None:
         source.fail(f"with {what} there are more than {MAX_STRINGS} strings, the limit", source.position)
     if count * 8 > source.file_bytes - source.position:
         source.fail_short(what, source.position, count * 8)
-    if source.leaps and (landing := landing_behind(source, count)) is not None:
-        source.position = landing
+    if source.leaps and leap_strings(source, count):
         return
     position, data, unpack = source.position, source.data, U64.unpack_from
     end = source.filled
@@ -243,92 +207,12 @@ def _alignment(source: Source, metadata: Mapping[str, Any], value_types: Mapping
     return int(value)
 
 
-def _read_tensors(source: Source, count: int) -> Iterator[GgufTensor]:
-    names: set[str] = set()
-    # Most entries have a shape and type that another one had: what they come to is looked up by their bytes.
-    kinds: dict[bytes, _Kind | None] = {}
-    for index in range(count):
-        if (tensor := _plain_tensor(source, kinds)) and tensor.name not in names:
-            source.position += _FRAME_BYTES + 8 * len(tensor.shape) + len(tensor.name)
-            names.add(tensor.name)
-            yield tensor
-            continue
-        start = source.position
-        raw = source.text(MAX_NAME_BYTES, f"the name of tensor {index}")
-        name = raw.decode("utf-8", "surrogateescape")
-        if not raw or b"\0" in raw:
-            source.fail(f"the name of tensor {index} is {_quoted(name)}", start)
-        if name in names:
-            source.fail(f"tensor {_quoted(name)} is there twice", start)
-        names.add(name)
-        yield _read_tensor(source, name)
-
-
-def _plain_tensor(source: Source, kinds: dict[bytes, _Kind | None]) -> GgufTensor | None:
-    """The next entry where there is nothing odd about it, without a call for each of its fields; else None."""
-    at, data = source.position, source.data
-    if at + _FRAME_BYTES + MAX_NAME_BYTES + 8 * MAX_DIMENSIONS > source.filled:
-        return None
-    (size,) = U64.unpack_from(data, at)
-    if not 0 < size <= MAX_NAME_BYTES:
-        return None
-    behind = at + 8 + size
-    end = behind + 8 + 8 * data[behind]
-    what = bytes(data[behind:end])
-    kind = kinds[what] if what in kinds else kinds.setdefault(what, _plain_kind(what))
-    raw = bytes(data[at + 8 : behind])
-    if kind is None or not raw.isascii() or b"\0" in raw:
-        return None
-    return GgufTensor(raw.decode(), kind[0], kind[1], U64.unpack_from(data, end)[0], kind[2])
-
-
-def _plain_kind(what: bytes) -> _Kind | None:
-    """(shape, type, bytes of the tensor) of the middle of an entry: number of dimensions, shape, type."""
-    (dimensions,) = U32.unpack_from(what)
-    if not 0 < dimensions <= MAX_DIMENSIONS:
-        return None
-    *shape, type_id = struct.unpack_from(f"<{dimensions}QI", what, 4)
-    kind = GGML_TYPES.get(type_id)
-    if kind is None or min(shape) == 0 or max(shape) > _PLAIN_SIZE or shape[0] % kind.block_elements:
-        return None
-    rows = math.prod(shape[1:])
-    if rows * shape[0] >= 1 << 63:
-        return None
-    return tuple(shape), type_id, shape[0] // kind.block_elements * kind.block_bytes * rows
-
-
-def _read_tensor(source: Source, name: str) -> GgufTensor:
-    start = source.position
-    what = f"tensor {_quoted(name)}"
-    dimensions = source.number(U32, f"the shape of {what}")
-    if dimensions > MAX_DIMENSIONS:
-        source.fail(f"{what} has {dimensions} dimensions, expected at most {MAX_DIMENSIONS}", start)
-    shape = tuple(source.number(U64, f"the shape of {what}") for _ in range(dimensions)) or (1,)
-    elements = 1
-    for size in shape:
-        elements *= size
-        if not 0 < size < 1 << 63 or elements >= 1 << 63:
-            source.fail(f"{what} has shape {list(shape)}, expected sizes from 1 and a product below 2^63", start + 4)
-    type_at = source.position
-    type_id = source.number(U32, f"the type of {what}")
-    kind = GGML_TYPES.get(type_id)
-    if kind is None:
-        known = REMOVED_TYPES.get(type_id)
-        found = f"type {type_id} ({known}, which llama.cpp has removed)" if known else f"the unknown type {type_id}"
-        source.fail(f"{what} has {found}", type_at)
-    blocks, rest = divmod(shape[0], kind.block_elements)
-    if rest:
-        source.fail(f"{what} has rows of {shape[0]}, expected a multiple of {kind.block_elements} ({kind.name})", start)
-    nbytes = blocks * kind.block_bytes * (elements // shape[0])
-    return GgufTensor(name, shape, type_id, source.number(U64, f"the offset of {what}"), nbytes)
-
-
 def _check_extents(source: Source, tensors: tuple[GgufTensor, ...], data_offset: int, alignment: int) -> None:
     """The tensors lie one behind the other, each padded, and all of them inside the file."""
     expected = end = 0
     for tensor in tensors:
         if tensor.offset != expected:
-            problem = f"tensor {_quoted(tensor.name)} is at offset {tensor.offset} of the data, expected {expected}"
+            problem = f"tensor {quoted(tensor.name)} is at offset {tensor.offset} of the data, expected {expected}"
             source.fail(problem, data_offset)
         end = tensor.offset + tensor.nbytes
         expected = _padded(end, alignment)
@@ -349,8 +233,3 @@ def _check_extents(source: Source, tensors: tuple[GgufTensor, ...], data_offset:
 
 def _padded(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
-
-
-def _quoted(name: str) -> str:
-    """A name of the file inside a message: short, harmless on a terminal."""
-    return repr(printable(name[:64])) if len(name) <= 64 else repr(printable(name[:64]) + "…")

@@ -3,43 +3,48 @@
 A vocabulary is a hundred thousand strings, each behind its length, and walking from one to the next is most of the time
 that reading a header takes. For a list of models nothing in it is needed. So the bytes are searched for what has to
 follow: a length, that many letters which begin like a key, and the type of a value. A token that looks like all of that
-would mislead the search; what is read from there on then breaks one of the header's own rules, and the caller reads the
-file properly. A file made to mislead it gains nothing that it could not simply claim in its metadata.
+would mislead the search, and so would a key of another name in between; what is read from there on then breaks one of
+the header's own rules, since the keys are counted, and the caller reads the file properly. A file made to mislead it
+gains nothing that it could not simply claim in its metadata.
 """
 
 from __future__ import annotations
 
 import re
 
-from llmcli.models.gguf_source import MAX_HEADER_BYTES, U32, U64, Source
+from llmcli.models.gguf_source import LEAP_READ_BYTES, MAX_HEADER_BYTES, U32, U64, Source
 from llmcli.models.gguf_values import TYPE_NAMES
 
 _LEAST_STRINGS = 256  # shorter arrays are walked through in no time
-_STEP_BYTES = 1 << 20
+_LEAST_BYTES, _MOST_BYTES = 10, 80  # of a string and its length, on average; where that is wrong the leap is in vain
 _LONGEST_KEY_BYTES = 120
-# How keys start that are found behind a vocabulary. Literal searches run at memory speed, a pattern does not.
-_STARTS = (b"tokenizer.", b"general.", b"quantize.", b"split.")
+# How keys start that are found behind a vocabulary: nearly always the first of these, else any. Literal searches run at
+# memory speed, the longer the faster; a pattern does not.
+_STARTS = ((b"tokenizer.ggml.",), (b"tokenizer.", b"general.", b"quantize.", b"split."))
 
 
-def landing_behind(source: Source, count: int) -> int | None:
-    """Where the next key starts behind `count` strings that begin at the source's position; None: not found."""
-    if count < _LEAST_STRINGS:
-        return None
-    at = source.position + 8 * count  # their lengths alone take so much
-    most = min(source.file_bytes, MAX_HEADER_BYTES)
-    while at < most:
-        end = min(at + _STEP_BYTES, most)
-        source.need(end - source.position, "an array of strings")
-        if (found := _first_key(source.data, at, end)) is not None:
-            return found
-        at = max(at + 1, end - _LONGEST_KEY_BYTES) if end < most else most
-    return None
+def leap_strings(source: Source, count: int) -> bool:
+    """Go to the next key behind `count` strings that begin at the source's position; False, and stay, without one."""
+    start, filled = source.position, source.filled
+    most = min(start + _MOST_BYTES * count, source.file_bytes, MAX_HEADER_BYTES)
+    for words in _STARTS if count >= _LEAST_STRINGS else ():
+        at = start + _LEAST_BYTES * count
+        while at < most:
+            end = min(at + LEAP_READ_BYTES, most)
+            source.leap(at)
+            source.need(end - at, "an array of strings")
+            if (found := _first_key(source.data, words, at, end)) is not None:
+                source.position = found
+                return True
+            at = end - _LONGEST_KEY_BYTES if end < most else most
+    source.position, source.filled = start, filled
+    return False
 
 
-def _first_key(data: bytearray, start: int, end: int) -> int | None:
-    """The nearest length of a key between `start` and `end`."""
+def _first_key(data: bytearray, words: tuple[bytes, ...], start: int, end: int) -> int | None:
+    """The nearest length of a key that starts with one of `words`, between `start` and `end`."""
     nearest = end
-    for word in _STARTS:
+    for word in words:
         at = data.find(word, start + 8, nearest)
         while at >= 0 and not _is_key(data, at - 8, end):
             at = data.find(word, at + 1, nearest)

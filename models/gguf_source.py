@@ -6,6 +6,7 @@ shrinks while it is read kills the process (SIGBUS).
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
@@ -21,6 +22,7 @@ MAX_STRINGS = 1 << 21  # in all arrays of a header together
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 _FIRST_READ_BYTES = 1 << 20
 _KEPT_BYTES = 1 << 16
+LEAP_READ_BYTES = 1 << 16  # at a time between leaps; it stays in the processor's cache while it is searched
 
 
 class CutOffError(ModelError):
@@ -30,22 +32,25 @@ class CutOffError(ModelError):
 class Source:
     """The file, read forward. `position` is the next byte to look at.
 
-    data     what has been read so far: its first `filled` bytes; what is behind them means nothing
+    data     what has been read so far: its first `filled` bytes, but for leaps; what is behind means nothing
     leaps    long arrays may be stepped over unread, and are not kept (skim_header)
     buffer   memory to read into, for those who read many files: fresh memory costs more than reading does
     """
 
-    def __init__(self, path: Path, *, buffer: bytearray | None = None) -> None:
+    def __init__(self, path: Path, *, buffer: bytearray | None = None, leaps: bool = False) -> None:
         self.path = path
         self.position = self.filled = 0
         self.data = bytearray() if buffer is None else buffer
         self.strings_left = MAX_STRINGS
-        self.leaps = False
+        self.leaps = leaps
         self.file_bytes = self._open()
 
     def _open(self) -> int:
         """Open the file; its size."""
         self._file = io.FileIO(open_regular(self.path))
+        if self.leaps and hasattr(os, "posix_fadvise"):  # else the system reads on into the weights
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         return os.fstat(self._file.fileno()).st_size
 
     def __enter__(self) -> Source:
@@ -65,7 +70,8 @@ class Source:
         if end > MAX_HEADER_BYTES:
             self.fail(f"the header is longer than {MAX_HEADER_BYTES} bytes, the limit", start)
         # Growing by doubling: the bytes are copied at most twice in all.
-        target = min(max(end, 2 * self.filled, _FIRST_READ_BYTES), self.file_bytes, MAX_HEADER_BYTES)
+        ahead = self.filled + LEAP_READ_BYTES if self.leaps else max(2 * self.filled, _FIRST_READ_BYTES)
+        target = min(max(end, ahead), self.file_bytes, MAX_HEADER_BYTES)
         if target > len(self.data):
             self.data += bytes(target - len(self.data))
         self.filled = self._fill(self.filled, target)
@@ -105,6 +111,20 @@ class Source:
         self.need(size, what)
         self.position += size
         return bytes(self.data[self.position - size : self.position])
+
+    def pass_over(self, count: int, what: str) -> None:
+        """Step over `count` bytes; many of them, where leaps are allowed, without reading them."""
+        end = self.position + count
+        if self.leaps and count > _KEPT_BYTES and end <= min(self.file_bytes, MAX_HEADER_BYTES):
+            self.leap(end)
+            return
+        self.need(count, what)
+        self.position = end
+
+    def leap(self, to: int) -> None:
+        """Go on at `to`; what lies before it is not read, and `data` means nothing there."""
+        self.position = to
+        self.filled = max(self.filled, to)
 
     def cut(self, start: int) -> bytes:
         """The bytes from `start` to the position; none where they are many and nobody will ask for them."""

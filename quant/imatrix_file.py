@@ -15,8 +15,9 @@ import numpy as np
 from llmcli.base.errors import ModelError
 from llmcli.base.files import atomic_write
 from llmcli.base.text import printable
-from llmcli.models.gguf_header import GgufHeader, GgufTensor, read_header
+from llmcli.models.gguf_header import GgufHeader, read_header
 from llmcli.models.gguf_source import Source, shown
+from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import TYPE_IDS
 from llmcli.models.gguf_values import ARRAY, STRING, GgufArray
 from llmcli.models.sniff import MAGIC

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmcli.engine.type_error import relative_error, restored
-from llmcli.models.gguf_header import GgufHeader, GgufTensor
+from llmcli.models.gguf_header import GgufHeader
+from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import GGML_TYPES, TYPE_IDS
 from llmcli.quant.run import Source
 

@@ -84,3 +84,16 @@ def test_what_is_no_gguf_file_is_told_too(tmp_path: Path) -> None:
     path.write_bytes(b"<html>")
     with pytest.raises(ModelError, match="an HTML page"):
         skim_header(path)
+
+
+@pytest.mark.parametrize("key", ["general.file_name", "quantize.imatrix.file", "split.tag", "tokenizer.chat_template"])
+def test_any_of_the_usual_keys_may_follow(tmp_path: Path, key: str) -> None:
+    words = [b"word%d" % n for n in range(5000)]
+    model = tiny().set("tokenizer.ggml.tokens", ARRAY, Array(STRING, words)).text(key, "x")
+    same(model, tmp_path / "m.gguf")
+    same(model.u32("tokenizer.ggml.bos_token_id", 1), tmp_path / "n.gguf")
+
+
+@pytest.mark.parametrize("size", [0, 1, 90, 200])
+def test_words_of_an_unusual_length(tmp_path: Path, size: int) -> None:
+    same(with_vocabulary([b"w" * size] * 3000), tmp_path / "m.gguf")

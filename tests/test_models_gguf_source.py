@@ -72,3 +72,20 @@ def test_the_file_is_closed(tmp_path: Path) -> None:
 
 def test_paths_are_shown_harmless() -> None:
     assert shown(Path("a\x1b[31m\nb")) == "a\\x1b[31m\\nb"
+
+
+def test_what_is_leapt_over_is_not_read(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 2048
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    with Source(path, leaps=True) as leaping, Source(path) as walking:
+        for source in (leaping, walking):
+            source.pass_over(300_000, "many bytes")
+            assert source.number(U32, "a number") == int.from_bytes(data[300_000:300_004], "little")
+        assert leaping.data[:300_000] == bytes(300_000)
+        assert walking.data[:300_000] == data[:300_000]
+        for source in (leaping, walking):
+            with pytest.raises(
+                ModelError, match="at offset 300004, rest needs 300000 bytes, and the file has 224284 left"
+            ):
+                source.pass_over(300_000, "rest")

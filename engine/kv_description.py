@@ -6,7 +6,6 @@ say (`state_io.confirm`).
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import struct
@@ -43,7 +42,6 @@ def from_json(text: str) -> Structure:
     return found
 
 
-@functools.lru_cache(maxsize=8)
 def digest(structure: Structure) -> str:
     """A sha256 in hex that differs where structures differ."""
     return hashlib.sha256(to_json(structure).encode()).hexdigest()

@@ -18,13 +18,17 @@ _AHEAD = 2  # results that wait for the caller
 
 
 class ReadAhead(Generic[T]):
-    """Makes `steps` while entered (`with`); `take` gives one result after the other."""
+    """Makes `steps` while entered (`with`); `take` gives one result after the other.
+
+    What was taken is let go of by the thread, when the next result is taken: for a mapped file that is the unmapping.
+    """
 
     def __init__(self, steps: Sequence[Callable[[], T]]) -> None:
         self._steps = steps
         self._found: SimpleQueue[tuple[T] | Exception] = SimpleQueue()
         self._room = threading.Semaphore(_AHEAD)
         self._ended = False
+        self._taken: list[T] = []
         self._thread = threading.Thread(target=self._make, name="prefix store reader", daemon=True)
 
     def __enter__(self) -> ReadAhead[T]:
@@ -41,9 +45,10 @@ class ReadAhead(Generic[T]):
     def take(self) -> T:
         """The result of the next step. Raises what that step raised; no step is made after that."""
         found = self._found.get()
-        self._room.release()
         if isinstance(found, Exception):
             raise found
+        self._taken.append(found[0])
+        self._room.release()
         return found[0]
 
     def _make(self) -> None:
@@ -51,6 +56,7 @@ class ReadAhead(Generic[T]):
             self._room.acquire()
             if self._ended:
                 return
+            del self._taken[:-1]  # the last one is in use
             try:
                 self._found.put((step(),))
             except Exception as error:  # noqa: BLE001  # the boundary of this thread: raised again by `take`

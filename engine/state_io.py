@@ -155,11 +155,11 @@ class StateMover:
 
         Raises RestoreFailedError; after any exception, those of `Block.read` included, the context is empty.
         """
-        self.context.clear()
         done = False
         try:
             self._require_chain(blocks, end)
             with ReadAhead(list(self._readers(blocks, end))) as ahead:
+                self.context.clear()
                 for number, block in enumerate(blocks):
                     self._restore_block(number, block, end, ahead.take)
             self._finish(end)

@@ -70,3 +70,23 @@ def test_an_error_of_the_caller_ends_the_thread() -> None:
     with pytest.raises(KeyError), ReadAhead([lambda: 1] * 5) as ahead:
         raise KeyError(ahead.take())
     assert reader_threads() == []
+
+
+def test_what_was_taken_is_let_go_of_in_the_other_thread() -> None:
+    """Unmapping a file takes its time; the caller has better things to do."""
+    ended: list[tuple[int, str]] = []
+
+    class Result:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __del__(self) -> None:
+            ended.append((self.number, threading.current_thread().name))
+
+    with ReadAhead([functools.partial(Result, number) for number in range(5)]) as ahead:
+        for number in range(5):
+            assert ahead.take().number == number
+            assert number not in [done for done, _ in ended]  # the last one is in use
+    del ahead
+    assert sorted(done for done, _ in ended) == [0, 1, 2, 3, 4]
+    assert {name for done, name in ended if done < 2} == {"prefix store reader"}

@@ -129,17 +129,6 @@ def read_entry(handle: int, entry: PartEntry, where: str) -> memoryview:
     return data
 
 
-def prefetch(path: Path | str) -> None:
-    """Ask the system to start reading the file, so that many files come from a slow disk in parallel."""
-    if hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):
-            handle = os.open(path, _READ_FLAGS)
-            try:
-                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(handle)
-
-
 def _open(path: Path | str) -> int:
     try:
         return os.open(path, _READ_FLAGS)

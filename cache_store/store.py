@@ -1,6 +1,6 @@
 """The prefix store's front: the one class that the engine and the commands use.
 
-    look-up   match, prefetch, read, used        main thread; no SQLite on a hit
+    look-up   match, read, used                  main thread; no SQLite on a hit
     saving    put, flush                         any one thread beside it
     people    keeper(): names, entries, plans, stats, verify, export, import
 
@@ -13,14 +13,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from llmcli.base.records import dataclass
 from llmcli.base.text import printable
-from llmcli.cache_store.block_file import prefetch, read_part, remove
+from llmcli.cache_store.block_file import read_part, remove
 from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.context import OFF, WRITABLE, Context, open_context
 from llmcli.cache_store.cost import Rates
@@ -144,11 +144,6 @@ class PrefixStore:
         if matched < policy.min_tokens:
             reason, detail = self._why(fingerprint, prompt, walk, damaged)
         return _as_match(found, matched, reason, detail)
-
-    def prefetch(self, refs: Iterable[BlockRef]) -> None:
-        """Let the system start reading these blocks; worth it where they are not in the page cache."""
-        for ref in refs:
-            prefetch(ref.path)
 
     def read(self, ref: BlockRef, part: str) -> memoryview:
         """The verified bytes of a part. Raises DamagedError; the block is then gone, and what follows it unreachable.

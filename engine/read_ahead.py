@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_AHEAD = 2  # results that wait for the caller
+_AHEAD = 1  # results that wait for the caller; the nearest ones are still in the processor's cache when they are used
 
 
 class ReadAhead(Generic[T]):

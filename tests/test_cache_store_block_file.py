@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmcli.cache_store import block_file
-from llmcli.cache_store.block_file import prefetch, read_header, read_part, replace_file, write_temp
+from llmcli.cache_store.block_file import read_header, read_part, replace_file, write_temp
 from llmcli.cache_store.block_format import DamagedError, pack_header
 from tests.test_cache_store_block_format import new_block
 
@@ -117,13 +117,11 @@ def test_what_is_not_a_file_is_never_followed_or_waited_for(path: Path, tmp_path
     with pytest.raises(DamagedError) as caught:
         read_header(odd)
     assert not caught.value.removable
-    prefetch(odd)
 
 
 def test_a_missing_file_is_not_damage(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_header(tmp_path / "none")
-    prefetch(tmp_path / "none")
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o777])

@@ -199,7 +199,6 @@ def test_mapped_parts_are_not_kept(tmp_path: Path) -> None:
         data = os.urandom(8 << 20)
         stored = store.put(FINGERPRINT, None, [1], {"attn": data})
         assert stored.ref is not None
-        store.prefetch([stored.ref])
         view = store.read(stored.ref, "attn")
         assert view == data
         del view

@@ -1,7 +1,7 @@
 """What a stored KV state belongs to: everything that decides its bytes, apart from the tokens.
 
-Not in it, because the bytes do not depend on them (measured): threads, the context's size (unless RoPE does), batch
-sizes that are multiples of the grid, offloaded layers.
+Not in it, because the bytes do not depend on them (measured): threads, the context's size (unless RoPE does), the batch
+size, offloaded layers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmcli.engine.kv_description import digest
 from llmcli.engine.kv_layout import Structure
 from llmcli.engine.model import Lora, Model
 from llmcli.engine.plan import RunPlan
-from llmcli.engine.session import GRID_TOKENS
+from llmcli.models.estimate import DEFAULT_UBATCH_TOKENS
 
 
 def base_facts(
@@ -40,8 +40,9 @@ def base_facts(
         "rope_long": _rope_is_long(model, plan.n_ctx),
         "loras": ", ".join(f"{sha256_file(lora.path)} x {lora.scale!r}" for lora in loras) or None,
         "swa_full": plan.swa_full,
-        # Cuts at multiples of the grid are exact; others give bits of their own.
-        "n_ubatch": None if plan.n_ubatch % GRID_TOKENS == 0 else plan.n_ubatch,
+        # Cuts decide bits. Those at multiples of the grid do not, where the self-test of a fingerprint passes; whether
+        # it does is not known here.
+        "n_ubatch": None if plan.n_ubatch == DEFAULT_UBATCH_TOKENS else plan.n_ubatch,
         "environment": settings.native_environment or None,
     }
 

@@ -109,13 +109,17 @@ class Trust:
             if cold is None:
                 self._engine.session.forget()
                 cold = self._logits(ids)
-            for grid in _GRIDS:
+            for grid in self._grids():
                 if (is_exact := self._is_exact(restorer, ids, self._test_end(len(ids), grid), cold)) is None:
                     return
                 if is_exact:
                     break
             self.grid_tokens = grid if is_exact else 0
             self._unsaved.append((self.fingerprint, {_GRID_NOTE: self.grid_tokens}))
+
+    def _grids(self) -> tuple[int, ...]:
+        """The coarse grid is good only where a cold run cuts at every multiple of it, too."""
+        return _GRIDS if BLOCK_TOKENS % self._engine.plan.n_ubatch == 0 else (GRID_TOKENS,)
 
     def _test_end(self, n_tokens: int, grid: int) -> int:
         """Where the restore of a test ends: where a cold run makes no cut, as far as that can be had.

@@ -107,6 +107,8 @@ def test_off_opens_nothing(random_model: Callable[[str], Path], options: CacheOp
         ({"rope": Rope(freq_scale=0.5)}, "other_settings"),
         ({"rope": Rope(scaling="yarn", freq_scale=0.5, yarn_orig_ctx=1024)}, "other_settings"),
         ({"n_ubatch": 100}, "other_settings"),
+        ({"n_ubatch": 128}, "other_settings"),
+        ({"n_ubatch": 512}, "other_settings"),
         ({"flash_attn": "off"}, "other_settings"),
     ],
 )

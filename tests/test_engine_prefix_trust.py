@@ -90,6 +90,17 @@ def test_the_grid_is_what_was_found_exact(
         assert most.restored_tokens == 512
 
 
+def test_a_u_batch_that_makes_no_cut_at_256_needs_the_fine_grid(
+    random_model: Callable[[str], Path], options: CacheOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where cuts at multiples of 64 change bits, one at 256 does so too, unless the cold run made it."""
+    monkeypatch.setattr(Trust, "_is_exact", lambda self, restorer, ids, end, cold: end % 256 == 0)
+    with tiny(random_model("plain"), n_ubatch=512) as engine:
+        warm(engine, P1, options)
+        _, report = warm(engine, P2, options)
+    assert (report.restored_tokens, report.miss_reason) == (0, "off")
+
+
 @pytest.mark.parametrize("count", [65, 100, 128, 129, 192, 256, 257, 320, 321])
 def test_short_prompts_are_tested_too(count: int, random_model: Callable[[str], Path], options: CacheOptions) -> None:
     ids = tokens(count, seed=count)

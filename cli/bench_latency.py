@@ -22,8 +22,9 @@ from llmcli.cli import output
 from llmcli.cli.bench_latency_view import Found
 from llmcli.cli.bench_params import Numbers, list_option
 from llmcli.cli.bench_rates import Status
+from llmcli.cli.engine_options import engine_options, request_from, rope_from
 from llmcli.cli.inputs import read_text_file
-from llmcli.cli.options import engine_options, model_option, option, request_from, rope_from, verbosity_options
+from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.params import Whole
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native

@@ -17,8 +17,9 @@ from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.names import require_name
 from llmcli.cli import output
 from llmcli.cli.cache_options import bench_request, context_for, made_with, open_store, store_options
+from llmcli.cli.engine_options import engine_options
 from llmcli.cli.inputs import gather_parts, system_prompt
-from llmcli.cli.options import complete_file, engine_options, model_option, option, verbosity_options
+from llmcli.cli.options import complete_file, model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
 from llmcli.engine.chat_template import load_template

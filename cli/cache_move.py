@@ -24,7 +24,8 @@ from llmcli.cli.cache_options import (
     open_store,
     store_options,
 )
-from llmcli.cli.options import complete_file, engine_options, model_option, option, verbosity_options
+from llmcli.cli.engine_options import engine_options
+from llmcli.cli.options import complete_file, model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
 

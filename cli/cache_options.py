@@ -16,7 +16,8 @@ from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cache_store.policy import DEFAULT_MIN_TOKENS, DEFAULT_TTL_S, Policy
-from llmcli.cli.options import group, option, request_from, rope_from
+from llmcli.cli.engine_options import request_from, rope_from
+from llmcli.cli.options import group, option
 from llmcli.cli.params import Duration, Size, Whole
 from llmcli.engine.plan import DEFAULT_CTX_TOKENS
 from llmcli.engine.prefix_report import MODEL_PATH_NOTE, CacheOptions, store_folder

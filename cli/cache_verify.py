@@ -16,7 +16,8 @@ from llmcli.cache_store.store import PrefixStore
 from llmcli.cli import output
 from llmcli.cli.cache_options import bench_request, context_for, open_store, store_options
 from llmcli.cli.cache_view import KEY_DIGITS, Models
-from llmcli.cli.options import engine_options, model_option, option, verbosity_options
+from llmcli.cli.engine_options import engine_options
+from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.params import Whole
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native

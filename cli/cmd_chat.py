@@ -16,20 +16,20 @@ from llmcli.base.text import printable
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_from, cache_options
 from llmcli.cli.chat_shell import ChatShell, FrontOptions
+from llmcli.cli.engine_options import engine_options, request_from, rope_from
 from llmcli.cli.inputs import system_prompt
 from llmcli.cli.options import (
-    engine_options,
+    chat_template_option,
+    length_options,
     model_option,
     option,
-    request_from,
-    rope_from,
-    sampling_from,
-    sampling_options,
+    system_prompt_options,
     verbosity_options,
     without_weaker_rivals,
 )
 from llmcli.cli.params import Utf8, Whole
 from llmcli.cli.reporter import StderrReporter
+from llmcli.cli.sampling_options import sampling_from, sampling_options
 from llmcli.engine import native
 from llmcli.engine.chat_open import open_conversation
 from llmcli.engine.conversation import ChatRequest, Conversation
@@ -54,21 +54,13 @@ Exit status: 0 done, 2 usage or another model than the session's,
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @model_option
-@option("-sys", "--system-prompt", metavar="TEXT", help="The system prompt.")
-@option("-sysf", "--system-prompt-file", metavar="FILE", help="The system prompt, from a file.")
+@system_prompt_options
 @option("--session", type=Utf8(), metavar="NAME", help="The saved conversation to go on with, or to begin.")
 @option("-C", "--continue", is_flag=True, help="Go on with the conversation that was used last.")
 @option("--no-save", is_flag=True, help="Save nothing of this conversation.")
 @option("--switch-model", is_flag=True, help="Go on with a session that was with another model.")
-@option(
-    "-n",
-    "--predict",
-    type=Whole(-1),
-    metavar="N",
-    help="Most tokens of an answer; -1: until the model ends. [default: -1]",
-)
-@option("--stop", type=Utf8(), multiple=True, metavar="TEXT", help="End an answer before this text; may be repeated.")
-@option("--chat-template", metavar="NAME|FILE", help="A template to use in place of the model's own.")
+@length_options
+@chat_template_option
 @option(
     "--on-overflow",
     type=click.Choice(["error", "drop", "shift"]),

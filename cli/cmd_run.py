@@ -12,20 +12,20 @@ from llmcli.base.errors import LimitMissedError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_from, cache_options, saved_prefix
+from llmcli.cli.engine_options import engine_options, request_from, rope_from
 from llmcli.cli.inputs import gather_parts, system_prompt
 from llmcli.cli.options import (
-    engine_options,
+    chat_template_option,
+    length_options,
     model_option,
     option,
-    request_from,
-    rope_from,
-    sampling_from,
-    sampling_options,
+    system_prompt_options,
     verbosity_options,
     without_weaker_rivals,
 )
-from llmcli.cli.params import Utf8, Whole
+from llmcli.cli.params import Utf8
 from llmcli.cli.reporter import StderrReporter
+from llmcli.cli.sampling_options import sampling_from, sampling_options
 from llmcli.engine import native
 from llmcli.engine.answer import Answer, AnswerRequest, answer
 from llmcli.engine.generate import Part
@@ -60,20 +60,12 @@ Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit,
     metavar="FILE",
     help="Text put before the prompt; may be repeated. '-' is stdin.",
 )
-@option("-sys", "--system-prompt", metavar="TEXT", help="The system prompt.")
-@option("-sysf", "--system-prompt-file", metavar="FILE", help="The system prompt, from a file.")
+@system_prompt_options
 @option("--prefix", metavar="NAME", help="Go on from a prefix that `llmcli cache save` named.")
 @option("--session", type=Utf8(), metavar="NAME", help="Ask in a saved conversation, new or old, and save the answer.")
-@option(
-    "-n",
-    "--predict",
-    type=Whole(-1),
-    metavar="N",
-    help="Most tokens to generate; -1: until the model ends. [default: -1]",
-)
-@option("--stop", type=Utf8(), multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
+@length_options
 @option("--raw", is_flag=True, help="Continue the text as it is, without a chat template.")
-@option("--chat-template", metavar="NAME|FILE", help="A template to use in place of the model's own.")
+@chat_template_option
 @option(
     "--reasoning",
     type=click.Choice(["hide", "show", "only"]),

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from llmcli.base.errors import UsageError
+from llmcli.cli.engine_options import flash_attn_option, gpu_layers_option
 from llmcli.cli.options import group, option
 from llmcli.cli.params import Whole
 from llmcli.engine.plan import Request
@@ -34,21 +35,8 @@ measure_options = group(
     ),
     option("-ub", "--ubatch-size", type=Whole(1), metavar="N", help="Tokens computed at once. [default: as is fast]"),
     option("-t", "--threads", type=Whole(1), metavar="N", help="Threads. [default: usable physical cores]"),
-    option(
-        "-ngl",
-        "--n-gpu-layers",
-        type=Whole(-1),
-        metavar="N",
-        help="Layers on the GPU; -1: all. [default: as many as fit]",
-    ),
-    option(
-        "-fa",
-        "--flash-attn",
-        type=click.Choice(["auto", "on", "off"]),
-        default="auto",
-        show_default=True,
-        help="Flash attention.",
-    ),
+    gpu_layers_option,
+    flash_attn_option,
 )
 
 

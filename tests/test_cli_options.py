@@ -408,23 +408,6 @@ def test_any_environment_value_is_taken_or_refused(
         assert (asked.code, asked.out, asked.err.count("\n")) == (2, "", 1), asked.err
 
 
-# ---- grammars --------------------------------------------------------------------------------------------------------
-
-
-def test_a_grammar_that_does_not_parse_names_its_source(ask: Ask) -> None:
-    Path("bad.gbnf").write_text('root ::= "x')
-    assert "error: bad.gbnf, line 1, " in refused(ask("--grammar-file", "bad.gbnf", "hi"))
-    assert "error: --grammar, line 1, " in refused(ask("--grammar", 'root ::= "x', "hi"))
-
-
-def test_a_grammar_file_that_is_none(ask: Ask) -> None:
-    Path("latin1.gbnf").write_bytes(b'root ::= "\xe9"')
-    assert refused(ask("--grammar-file", "latin1.gbnf", "hi")) == "error: latin1.gbnf is not UTF-8 at byte 10\n"
-    Path("big.gbnf").write_bytes(b" " * ((1 << 20) + 1))
-    assert "big.gbnf is larger than 1 MiB" in refused(ask("--grammar-file", "big.gbnf", "hi"))
-    assert "cannot read none.gbnf: No such file or directory" in refused(ask("--grammar-file", "none.gbnf", "hi"))
-
-
 def test_bytes_that_are_not_utf8(ask: Ask) -> None:
     assert "--grammar': not UTF-8 at byte 2" in refused(ask("--grammar", "ab\udcff", "hi"))
     assert "--stop': not UTF-8 at byte 0" in refused(ask("--stop", "\udcff", "hi"))

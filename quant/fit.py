@@ -25,6 +25,7 @@ from llmcli.quant.types import (
     FLOAT_TYPES,
     NEED_IMATRIX,
     TARGET_TYPES,
+    USUAL_TYPES,
     TargetType,
     bits_per_weight,
     fits,
@@ -34,26 +35,7 @@ from llmcli.quant.types import (
 from llmcli.quant.weights import ChosenWeights
 
 # What a tensor may become, from the largest down.
-CANDIDATES = (
-    "F16",
-    "Q8_0",
-    "Q6_K",
-    "Q5_1",
-    "Q5_K",
-    "Q5_0",
-    "Q4_1",
-    "Q4_K",
-    "Q4_0",
-    "IQ4_NL",
-    "IQ4_XS",
-    "Q3_K",
-    "IQ3_S",
-    "IQ3_XXS",
-    "Q2_K",
-    "IQ2_S",
-    "IQ2_XS",
-    "IQ2_XXS",
-)
+CANDIDATES = (*USUAL_TYPES, "IQ2_S", "IQ2_XS", "IQ2_XXS")
 _WIDEST, _HEADER_SPARE_BYTES, _NEAR = 4.5, 8 << 10, 0.8
 _PLAIN = tuple(t for t in TARGET_TYPES if t.quantizes and t.name not in {"Q1_0", "Q2_0", "TQ1_0", "TQ2_0", "MXFP4_MOE"})
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")

@@ -27,26 +27,9 @@ from llmcli.engine.preflight import check_build
 from llmcli.hardware.cpu import read_cpu
 from llmcli.models.check import check_model
 from llmcli.quant.rate_model import WEIGHTS, write_rate_model
-from llmcli.quant.types import bits_per_weight
+from llmcli.quant.types import USUAL_TYPES, bits_per_weight
 
-MEASURED = (
-    "F16",
-    "BF16",
-    "Q8_0",
-    "Q6_K",
-    "Q5_1",
-    "Q5_K",
-    "Q5_0",
-    "Q4_1",
-    "Q4_K",
-    "Q4_0",
-    "IQ4_NL",
-    "IQ4_XS",
-    "Q3_K",
-    "IQ3_S",
-    "IQ3_XXS",
-    "Q2_K",
-)
+MEASURED = ("BF16", *USUAL_TYPES)
 _FOLDER, _VERSION = "quantize", 1
 # Short rounds, of which the best counts: other work on the machine spoils some of them, seldom all.
 _READ_TOKENS, _READ_ROUNDS, _WRITE_TOKENS, _WRITE_ROUNDS = 64, 4, 3, 8

@@ -46,6 +46,11 @@ class TargetType:
 
 COPY = "COPY"
 FLOAT_TYPES = frozenset({"F32", "F16", "BF16"})
+# The tensor types that are good for any tensor of any model, from the largest down.
+USUAL_TYPES = (
+    "F16", "Q8_0", "Q6_K", "Q5_1", "Q5_K", "Q5_0", "Q4_1", "Q4_K", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K", "IQ3_S",
+    "IQ3_XXS", "Q2_K",
+)  # fmt: skip
 # In llama-quantize's order: a number means the first of that number.
 TARGET_TYPES: tuple[TargetType, ...] = tuple(
     TargetType(*row)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmcli.base.errors import LlmcliError, ModelError
+from llmcli.base.errors import ModelError
 from llmcli.base.files import file_lock
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
@@ -19,7 +19,7 @@ from llmcli.models.hub import HubFile
 from llmcli.models.hub_cache import Slot
 from llmcli.models.hub_listing import RemoteFile, is_digest
 from llmcli.models.identity import known_content_id
-from llmcli.models.place import as_disk_error, require_free
+from llmcli.models.place import disk_errors, require_free
 from llmcli.models.progress import ProgressFactory
 from llmcli.models.reach import without_credentials
 from llmcli.models.transfer import Wanted, fetch
@@ -83,7 +83,7 @@ def fetch_file(
     def opener(offset: int) -> contextlib.AbstractContextManager[Body]:
         return _checked_body(source, file, settings, offset)
 
-    with _disk_errors(settings.hub_cache_dir):
+    with disk_errors(settings.hub_cache_dir, move_with=MOVE_WITH):
         if hub_cache.is_linked(slot) and _has_right_bytes(slot.blob, file, settings):
             return Fetched(slot.pointer, received=False)  # nothing to write, also where nothing can be written
         hub_cache.make_folders(slot)
@@ -145,13 +145,3 @@ def _compare(wanted: HubFile, stated: hub.Stated, settings: Settings) -> None:
                 f"{without_credentials(settings.hub_endpoint)} has another {wanted.file} in {wanted.repo_id}: "
                 f"{what} {theirs}, expected {ours}"
             )
-
-
-@contextlib.contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if found := as_disk_error(error, folder, move_with=MOVE_WITH):
-            raise found from None
-        raise LlmcliError(f"cannot use {printable(str(folder))}: {error.strerror or error}") from None

@@ -5,9 +5,11 @@ Shared by the two ways a model arrives, the hub client and the package index.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from llmcli.base.errors import LlmcliError, ModelError, ResourceError
@@ -51,6 +53,17 @@ def as_disk_error(error: OSError, folder: Path, *, move_with: str) -> LlmcliErro
             f"cannot write {where}: {error.strerror}", hint=f"set {move_with} to a folder that can be written"
         )
     return None
+
+
+@contextlib.contextmanager
+def disk_errors(folder: Path, *, move_with: str) -> Iterator[None]:
+    """What goes wrong with `folder` inside, as an error for the user. Raises ResourceError (full) and LlmcliError."""
+    try:
+        yield
+    except OSError as error:
+        if found := as_disk_error(error, folder, move_with=move_with):
+            raise found from None
+        raise LlmcliError(f"cannot use {printable(str(folder))}: {error.strerror or error}") from None
 
 
 def verify(path: Path, *, size_bytes: int | None, sha256: str | None) -> None:

@@ -27,7 +27,7 @@ from llmcli.models.hub_cache import PART_SUFFIX
 from llmcli.models.hub_errors import RefusedError, TransientError, broke_off, in_trouble
 from llmcli.models.hub_listing import is_safe_name
 from llmcli.models.library import own_folder
-from llmcli.models.place import as_disk_error
+from llmcli.models.place import as_disk_error, disk_errors
 from llmcli.models.progress import ProgressFactory
 from llmcli.models.reach import (
     causes,
@@ -142,7 +142,7 @@ def fetch_web_file(
         return _continued(file, memo, settings, offset, trusted=sha256 is not None)
 
     lock = target.parent / ".locks" / f"{target.name}.lock"
-    with _disk_errors(target.parent):
+    with disk_errors(target.parent, move_with=MOVE_WITH):
         lock.parent.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another llmcli that fetches {printable(file.name)}"
         with file_lock(lock, on_wait=lambda: notify(waiting)):
@@ -265,13 +265,3 @@ def _shown(url: str) -> str:
     """An address without user, password and query, any of which may be a secret."""
     parts: Any = urlsplit(url)
     return printable(f"{parts.scheme}://{parts.hostname or ''}{parts.path}")
-
-
-@contextlib.contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if found := as_disk_error(error, folder, move_with=MOVE_WITH):
-            raise found from None
-        raise LlmcliError(f"cannot use {printable(str(folder))}: {error.strerror or error}") from None

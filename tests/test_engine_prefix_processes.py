@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from llmcli.base.errors import LlmcliError
 from llmcli.cache_store.store import PrefixStore
 from llmcli.engine.engine import Engine
 from llmcli.engine.prefix_report import CacheOptions
+from tests.fixtures.children import child, wait_all
 from tests.prefix_case import (  # noqa: F401
     P1,
     P2,
@@ -31,23 +31,6 @@ from tests.prefix_case import (  # noqa: F401
 
 KILLS = 200
 _KILLS_S = 12.0  # a slow machine makes fewer
-
-
-def child(work: Callable[[], None]) -> int:
-    """Run `work` in a forked process; its exit status is 0 only if it returned."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        except BaseException:  # noqa: BLE001 whatever it is, the child must end here
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return pid
-
-
-def wait_all(pids: Sequence[int]) -> None:
-    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * len(pids)
 
 
 def prompt_of(number: int) -> list[int]:

@@ -23,47 +23,13 @@ from llmcli.models.estimate import (
     memory_need,
     weights_bytes,
 )
-from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_types import TYPE_IDS
+from tests.fixtures.facts import LLAMA_8B
 from tests.fixtures.fuzz_bases import ZERO_MODELS
 from tests.fixtures.kv_report import reported_buffers_mib, reported_mib, resident_growth_mib
 
 MIB = 1 << 20
 TOLERANCE_MIB = 0.011  # the log has two decimals for each part
-
-# The shape of an 8B Llama 3: 32 layers, 8 KV heads of 128.
-LLAMA_8B = ModelFacts(
-    architecture="llama",
-    name=None,
-    license=None,
-    n_ctx_train=8192,
-    n_layer=32,
-    n_embd=4096,
-    n_head=32,
-    n_head_kv=(8,) * 32,
-    n_embd_head_k=128,
-    n_embd_head_v=128,
-    n_embd_head_k_swa=128,
-    n_embd_head_v_swa=128,
-    sliding_window=None,
-    window_layers=(False,) * 32,
-    mla=False,
-    indexer_width=0,
-    indexer_layers=0,
-    recurrent_state_bytes=0,
-    n_expert=0,
-    n_expert_used=0,
-    n_vocab=128256,
-    tokenizer_model="gpt2",
-    longest_token_bytes=128,
-    has_chat_template=True,
-    n_positions=None,
-    quant="Q4_K_M",
-    n_params=8_030_261_312,
-    tensor_bytes=4_912_898_304,
-    file_bytes=4_920_734_016,
-    shards=("/models/llama.gguf",),
-)
 
 
 def test_plain_attention() -> None:

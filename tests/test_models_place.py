@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from llmcli.base.errors import LlmcliError, ModelError, ResourceError
-from llmcli.models.place import as_disk_error, require_free, verify
+from llmcli.models.place import as_disk_error, disk_errors, require_free, verify
 
 CONTENT = b"GGUF" + b"x" * 96
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -49,6 +49,20 @@ def test_disk_errors(number: int, expected: type[LlmcliError], code: int) -> Non
 def test_other_errors_are_not_the_disks() -> None:
     assert as_disk_error(OSError("no number"), Path("/x"), move_with="X") is None
     assert as_disk_error(ConnectionRefusedError(111, "refused"), Path("/x"), move_with="X") is None
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "text"),
+    [
+        (errno.ENOSPC, ResourceError, "the disk is full at /x"),
+        (errno.EACCES, LlmcliError, "cannot write /x: reason"),
+        (errno.EIO, LlmcliError, "cannot use /x: reason"),
+    ],
+)
+def test_disk_errors_of_a_folder(number: int, expected: type[LlmcliError], text: str) -> None:
+    with pytest.raises(LlmcliError) as caught, disk_errors(Path("/x"), move_with="X"):
+        raise OSError(number, "reason")
+    assert (type(caught.value), caught.value.message) == (expected, text)
 
 
 def test_verify(tmp_path: Path) -> None:

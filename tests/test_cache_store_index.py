@@ -12,6 +12,7 @@ import pytest
 from llmcli.base.files import file_lock
 from llmcli.cache_store import index_schema
 from llmcli.cache_store.index import Index
+from llmcli.cache_store.index_file import IndexFile
 from llmcli.cache_store.index_schema import APPLICATION_ID, INDEX_VERSION, SCHEMA, BrokenIndexError
 from tests.cache_store_case import (  # noqa: F401
     FINGERPRINT,
@@ -126,10 +127,10 @@ def test_without_a_usable_index_saving_and_finding_go_on_with_one_warning(root: 
 
 
 def test_no_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(self: Index) -> None:
+    def no_locks(self: IndexFile, *, build: bool) -> None:
         raise sqlite3.OperationalError("locking protocol")
 
-    monkeypatch.setattr(Index, "_open_patiently", no_locks)
+    monkeypatch.setattr(IndexFile, "open", no_locks)
     told = Told()
     with open_store(root, notify=told) as store:
         put(store, [*TOKENS, 1])
@@ -209,32 +210,6 @@ def test_network_homes_get_no_wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         put(store, [1, 2, 3])
     assert [file.name for file in (tmp_path / "s" / "v1").glob("index.sqlite*")] == ["index.sqlite"]
     assert rows(tmp_path / "s") == 1
-
-
-def test_a_half_filled_index_is_never_seen(tmp_path: Path) -> None:
-    """Another process fills the file between two reads: what is seen is the empty file, not a foreign one."""
-    path = tmp_path / "index.sqlite"
-    index = Index(path, list, Told())
-    with sqlite3.connect(path) as other:
-        other.execute("PRAGMA journal_mode=WAL")
-        looking = sqlite3.connect(path, isolation_level=None)
-
-        def fill(statement: str) -> None:
-            if "application_id" in statement:
-                for line in (
-                    *SCHEMA,
-                    f"PRAGMA application_id={APPLICATION_ID}",
-                    f"PRAGMA user_version={INDEX_VERSION}",
-                ):
-                    other.execute(line)
-                other.commit()
-
-        looking.set_trace_callback(fill)
-        assert not index._is_good(looking)
-        looking.set_trace_callback(None)
-        assert index._is_good(looking)
-        looking.close()
-    other.close()
 
 
 def test_opening_waits_for_a_process_that_replaces_the_index(root: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
 
 import click
 from click.core import ParameterSource
 
-from llmcli.base.settings import OWN_VARIABLES, Settings
+from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
 from llmcli.cli.options import option
@@ -51,6 +50,7 @@ def command(
         if fit:
             return show_fit(ctx_size, settings, json=json)
         return show_estimate(estimate or "", ctx_size, settings, json=json)
+    from llmcli.cli.doctor_settings import judge_settings
     from llmcli.cli.slow_types import check_types
     from llmcli.engine.survey import judge_survey, survey
 
@@ -58,7 +58,7 @@ def command(
     facts = gather(settings, terminal)
     around = survey(settings, facts.gpus, quick=quick)
     slow = check_types(facts.default_model.path, settings)
-    checks = (*judge(facts), *slow, *judge_survey(around), *_meaningless(settings))
+    checks = (*judge(facts), *slow, *judge_survey(around), *judge_settings(settings))
     if json:
         lines = [{"name": c.name, "status": c.status, "message": c.message, "advice": c.advice} for c in checks]
         output.write_json({"status": worst(checks), "checks": lines, **facts.as_json(), **around.as_json()})
@@ -74,43 +74,6 @@ def _require_sense(estimate: str | None, *, fit: bool) -> None:
         raise click.UsageError("--estimate is for one model, --fit for all: give one of them")
     if estimate is None and not fit and source("ctx_size") is ParameterSource.COMMANDLINE:
         raise click.UsageError("-c is for --estimate and --fit")
-
-
-def _meaningless(settings: Settings) -> list[Check]:
-    """Settings that no command reads: a slip of the pen has no effect, and nothing else would say so."""
-    flags = {name for name, _ in _options()}
-    variables = {variable for _, variable in _options()} | OWN_VARIABLES
-    slips = [(f"{key} in {settings.config_file}", key, flags) for key in settings.flag_defaults() if key not in flags]
-    ours = (name for name in sorted(settings.environment) if name.startswith("LLMCLI_"))
-    slips += [(name, name, variables) for name in ours if name not in variables]
-    return [
-        Check("settings", "warn", f"{what} stands for no option, and has no effect", _meant(name, known))
-        for what, name, known in slips
-    ]
-
-
-def _meant(name: str, known: Iterable[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
-    return f"write {near[0]}, if that is meant" if near else "take it out; llmcli COMMAND --help lists the options"
-
-
-def _options() -> Iterator[tuple[str, str]]:
-    """Every option of every command: its name in config.toml and its environment variable."""
-    from llmcli.cli.main import main
-
-    groups: list[click.Group] = [main]
-    while groups:
-        group = groups.pop()
-        for name in group.list_commands(context := click.Context(group)):
-            command = group.get_command(context, name)
-            if isinstance(command, click.Group):
-                groups.append(command)
-            if command:
-                for param in command.params:
-                    if isinstance(param, click.Option) and param.name and isinstance(param.envvar, str):
-                        yield param.name, param.envvar
 
 
 def _terminal(settings: Settings) -> Terminal:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,10 +17,10 @@ from llmcli.base.text import decode_utf8
 from llmcli.base.units import format_bytes
 from llmcli.cli import output
 from llmcli.cli.chat_shell import ChatShell, FrontOptions, Outcome
+from llmcli.cli.prefill_line import PrefillLine
 from llmcli.engine.chat_reply import Reply
 
-_STDIN, _STDERR = 0, 2
-_LINE_AFTER_S = 0.7
+_STDIN = 0
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 256 << 20
 
@@ -37,7 +36,14 @@ class PipeOptions:
 
 def run_pipe(shell: ChatShell, options: FrontOptions, pipe: PipeOptions) -> int:
     """Answer turn after turn until stdin ends. Raises LlmcliError, BrokenPipeError."""
-    shell.conversation.on_progress = PrefillLine(options).tell
+    with PrefillLine(shown=options.reporter.draws) as line:
+        shell.conversation.on_progress = line.tell
+        _answer_turns(shell, options, pipe)
+    shell.conversation.settle(ahead=shell.conversation.name is not None)
+    return 0
+
+
+def _answer_turns(shell: ChatShell, options: FrontOptions, pipe: PipeOptions) -> None:
     for data in _turns(pipe.separator.encode()):
         text = _decoded(data, shell)
         if not text.strip():
@@ -53,8 +59,6 @@ def run_pipe(shell: ChatShell, options: FrontOptions, pipe: PipeOptions) -> int:
         if reply:
             print_reply(reply, options, json=pipe.json)
             shell.conversation.require_saved()
-    shell.conversation.settle(ahead=shell.conversation.name is not None)
-    return 0
 
 
 def _decoded(data: bytes, shell: ChatShell) -> str:
@@ -96,28 +100,6 @@ def print_reply(reply: Reply, options: FrontOptions, *, json: bool) -> None:
         output.stderr_line(reply.stats_line())
     if reply.finish_reason == "interrupted":
         raise UserInterruptError
-
-
-class PrefillLine:
-    """How far a long prompt is, on one line of a terminal's stderr: a chat that comes back may have much to compute."""
-
-    def __init__(self, options: FrontOptions) -> None:
-        settings = options.settings
-        self._is_shown = not options.quiet and output.is_terminal(_STDERR) and not settings.no_color
-        self._begun_s: float | None = None
-
-    def tell(self, done: int, total: int) -> None:
-        """So many tokens of the prompt are computed."""
-        now_s = time.monotonic()
-        self._begun_s = now_s if self._begun_s is None else self._begun_s
-        if not self._is_shown or now_s - self._begun_s < _LINE_AFTER_S:
-            self._begun_s = None if done >= total else self._begun_s
-            return
-        if done >= total:
-            self._begun_s = None
-            output.stderr_text("\r\x1b[K")
-        else:
-            output.stderr_text(f"\rcomputing the prompt: {done:,} of {total:,} tokens\x1b[K")
 
 
 def _turns(separator: bytes) -> Iterator[bytes]:

@@ -24,6 +24,7 @@ from llmcli.cli.options import (
     without_weaker_rivals,
 )
 from llmcli.cli.params import Utf8
+from llmcli.cli.prefill_line import PrefillLine
 from llmcli.cli.reporter import StderrReporter
 from llmcli.cli.sampling_options import sampling_from, sampling_options
 from llmcli.engine import native
@@ -103,7 +104,7 @@ def command(settings: Settings, /, **values: Any) -> int:
 
         return run_turn(without_weaker_rivals(values), settings, reporter, _print_answer, _finish)
     request = _request(without_weaker_rivals(values), settings, reporter)
-    with answer(request, settings, reporter) as result:
+    with PrefillLine(shown=reporter.draws) as line, answer(request, settings, reporter, line.tell) as result:
         _print_answer(result, values, reporter)
     if values["verbose"]:
         _tell_more(result, reporter)

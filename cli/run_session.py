@@ -12,6 +12,7 @@ from llmcli.base.errors import UsageError
 from llmcli.base.settings import Settings
 from llmcli.cli.cmd_chat import opened
 from llmcli.cli.inputs import gather_parts
+from llmcli.cli.prefill_line import PrefillLine
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine.chat_reply import Reply
 from llmcli.engine.prompt import joined_text
@@ -44,7 +45,11 @@ def run_turn(
     )
     with Library(settings.sessions_dir).open(values["session"], create=True) as log:
         chat_values = {**values, "switch_model": False}
-        with opened(chat_values, settings, reporter, log, at_terminal=False) as conversation:
+        with (
+            PrefillLine(shown=reporter.draws) as line,
+            opened(chat_values, settings, reporter, log, at_terminal=False) as conversation,
+        ):
+            conversation.on_progress = line.tell
             reply = conversation.say(joined_text(parts, raw=False))
             show(reply, values, reporter)
             conversation.require_saved()

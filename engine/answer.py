@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -157,9 +157,16 @@ class Answer:
 
 
 @contextlib.contextmanager
-def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> Iterator[Answer]:
+def answer(
+    request: AnswerRequest,
+    settings: Settings,
+    reporter: Reporter,
+    on_prefill: Callable[[int, int], None] | None = None,
+) -> Iterator[Answer]:
     """Open the model, build the prompt, and hand out the answer to be read. Raises LlmcliError of whichever
     step fails.
+
+    on_prefill   told (tokens done, tokens to do) when the prompt begins to be computed, and after each piece
     """
     stop = StopFlag()
     if not request.raw:
@@ -186,7 +193,7 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
                 sampler,
                 prompt.ids[len(engine.session.tokens) :],
                 cuts=prefix.cuts if prefix else (),
-                on_prefill=prefix.advance if prefix else None,
+                on_prefill=_told_of_prefill(prefix, on_prefill),
                 on_prefilled=prefix.prefilled if prefix else None,
                 max_tokens=request.max_tokens,
                 shift_keep=_keep(engine.model.tokenizer) if request.overflow == "shift" else None,
@@ -196,9 +203,25 @@ def answer(request: AnswerRequest, settings: Settings, reporter: Reporter) -> It
             run.timings.load_s, run.timings.tokenize_s = engine.load_s, tokenize_s
             run.timings.restore_s = prefix.report.restore_s if prefix else 0.0
             result = Answer(engine, request, prompt, run, prefix)
+            if on_prefill:
+                on_prefill(0, len(run.prompt))
             yield result
             result.settle()
         shifts.sum_up()
+
+
+def _told_of_prefill(
+    prefix: PrefixCache | None, on_prefill: Callable[[int, int], None] | None
+) -> Callable[[int, int], None] | None:
+    """Both, where there are two; the store goes first, which saves while the rest is computed."""
+    if prefix is None or on_prefill is None:
+        return prefix.advance if prefix else on_prefill
+
+    def tell(done: int, total: int) -> None:
+        prefix.advance(done, total)
+        on_prefill(done, total)
+
+    return tell
 
 
 def _prefix_cache(

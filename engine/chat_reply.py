@@ -149,6 +149,8 @@ class Reply:
             started_s=begun_s,
         )
         run.timings.tokenize_s, run.timings.restore_s = asked.tokenize_s, self.cache_report.restore_s
+        if conversation.on_progress:
+            conversation.on_progress(0, len(run.prompt))
         return run
 
     def _on_prefill(self, done: int, total: int) -> None:

@@ -65,6 +65,11 @@ class StderrReporter:
         output.stderr_text(f"\x1b[2m{shown}\x1b[0m" if self._color else shown)
 
     @property
+    def draws(self) -> bool:
+        """Whether there is a terminal to draw progress on."""
+        return self._bars
+
+    @property
     def progress(self) -> ProgressFactory:
         """A bar per task on a terminal, silence elsewhere."""
         return self._progress

@@ -49,7 +49,7 @@ class PullProgress:
             self._display = None
 
     @contextlib.contextmanager
-    def __call__(self, title: str, total_bytes: int | None) -> Iterator[Progress]:
+    def __call__(self, title: str, total_bytes: int | None, unit: str = "", /) -> Iterator[Progress]:  # noqa: ARG002
         """Show one file while it comes; a line when it is whole."""
         had = self.had.get(title, 0)
         task = _Task(self._open(title, total_bytes, had) if self._bars else None)
@@ -90,7 +90,7 @@ class _Task:
         """Since it began."""
         return time.monotonic() - self._begun
 
-    def update(self, done_bytes: int) -> None:
+    def update(self, done_bytes: int, /) -> None:
         """Tell the bytes done in all; drawing costs, so not every call does."""
         self.done_bytes = done_bytes
         if self._bar and (now := time.monotonic()) - self._drawn > _DRAW_EVERY_S:

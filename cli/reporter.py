@@ -7,11 +7,13 @@ so that logs stay readable.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
+from llmcli.base.units import format_bytes, format_count
 from llmcli.cli import output
 from llmcli.cli.safe_text import harmless
 from llmcli.engine.log import INFO
@@ -75,11 +77,11 @@ class StderrReporter:
         return self._progress
 
     @contextlib.contextmanager
-    def _progress(self, title: str, total_bytes: int | None) -> Iterator[Progress]:
+    def _progress(self, title: str, total: int | None, unit: str = "", /) -> Iterator[Progress]:
         if not self._bars:
             yield SilentProgress()
             return
-        bar = _LateBar(title, total_bytes)
+        bar = _LateBar(title, total, unit)
         try:
             yield bar
         finally:
@@ -87,35 +89,59 @@ class StderrReporter:
 
 
 class _LateBar:
-    """A rich progress bar that is made (and rich imported) only once the task has run for a while."""
+    """A rich progress bar that is made (and rich imported) only once the task has run for a while.
 
-    def __init__(self, title: str, total: int | None) -> None:
-        self._title, self._total, self._begun = title, total, time.monotonic()
+    The time left is reckoned from the first update on: what that one tells may have been there before. Rich's own
+    column looks at the last half minute alone, in which slow work takes no step.
+    """
+
+    def __init__(self, title: str, total: int | None, unit: str) -> None:
+        self._title, self._total, self._unit, self._begun = title, total, unit, time.monotonic()
+        self._first: tuple[float, int] | None = None
         self._stack = contextlib.ExitStack()
         self._show: object = None
 
-    def update(self, done_bytes: int) -> None:
-        """Tell the bytes done in all."""
+    def update(self, done: int, /) -> None:
+        """Tell what is done in all."""
+        now = time.monotonic()
+        self._first = self._first or (now, done)
         if self._show is None:
-            if time.monotonic() - self._begun < _BAR_AFTER_S:
+            if now - self._begun < _BAR_AFTER_S:
                 return
             self._open()
-        self._bar.update(self._task, completed=done_bytes)
+        left = time_left(now - self._first[0], done - self._first[1], (self._total or 0) - done)
+        self._bar.update(self._task, completed=done, done=self._done(done), left=left)
+
+    def _done(self, done: int) -> str:
+        if self._total is None:
+            return format_count(done, self._unit) if self._unit else format_bytes(done)
+        if self._unit:
+            return f"{done:,}/{format_count(self._total, self._unit)}"
+        return f"{format_bytes(done)}/{format_bytes(self._total)}"
 
     def _open(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         columns = (
             TextColumn("{task.description}", markup=False),  # a file may be called [b]x[/i].gguf
             BarColumn(),
-            DownloadColumn(binary_units=True),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[done]}", markup=False, style="progress.download"),
+            TextColumn("{task.fields[left]}", markup=False, style="progress.remaining"),
         )
         self._bar = self._stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
-        self._task = self._bar.add_task(printable(self._title), total=self._total)
+        self._task = self._bar.add_task(printable(self._title), total=self._total, done="", left="")
         self._show = self._bar
 
     def close(self) -> None:
         """Take the bar off the screen."""
         self._stack.close()
+
+
+def time_left(elapsed_s: float, done: int, to_do: int) -> str:
+    """How long the rest takes at the rate so far, as `1:05` or `1:02:30`; nothing while there is no rate."""
+    if done <= 0 or to_do <= 0:
+        return ""
+    minutes, seconds = divmod(math.ceil(elapsed_s * to_do / done), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left"

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,13 +214,14 @@ class _Run:
     def work(self, first: int, reporter: Reporter) -> None:
         """Do the windows from `first` on. Raises UserInterruptError with the state saved."""
         saved = time.monotonic()
-        with _progress(self._windows, self._text, reporter) as tell:
+        with reporter.progress("importance matrix", self._windows.count, "window") as task:
+            task.update(first)
             for index in range(first, self._windows.count):
                 try:
                     self._window(index)
                 except AbortedError:
                     raise self._interrupted() from None
-                tell(index + 1)
+                task.update(index + 1)
                 if time.monotonic() - saved > SAVE_EVERY_S:
                     self._save()
                     saved = time.monotonic()
@@ -258,14 +259,6 @@ class _Run:
             f"interrupted after {format_count(self._done, 'window')} of {self._windows.count:,}",
             hint="the same command goes on from there",
         )
-
-
-@contextlib.contextmanager
-def _progress(windows: Windows, text: Text, reporter: Reporter) -> Iterator[Callable[[int], None]]:
-    """Progress counts bytes: those of the text, in the share that is done."""
-    total = len(text.text.encode("utf-8", "surrogatepass"))
-    with reporter.progress("importance matrix", total) as task:
-        yield lambda done: task.update(total * done // windows.count)
 
 
 # ---- for `quantize --imatrix auto` -----------------------------------------------------------------------------------

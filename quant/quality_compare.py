@@ -127,7 +127,7 @@ def compare(
     if flag.is_set():
         raise UserInterruptError
     pool = _Pool(plan, window_tokens, settings, reporter, flag)
-    with pool, _told(reporter, text, windows.count * len(subjects)) as told:
+    with pool, _told(reporter, windows.count * len(subjects)) as told:
         if base is None:
             for subject in subjects:
                 _alone(subject, pool, windows, options, told)
@@ -229,22 +229,22 @@ class _Pool:
 
 
 class _Told:
-    """Progress over all models and windows; it counts bytes: those of the text, in the share that is done."""
+    """Progress over the windows of all models."""
 
-    def __init__(self, task: Progress, total_bytes: int, steps: int) -> None:
-        self._task, self._total, self._steps, self._done = task, total_bytes, steps, 0
+    def __init__(self, task: Progress) -> None:
+        self._task, self._done = task, 0
+        task.update(0)
 
     def step(self) -> None:
         """One window of one model is done."""
         self._done += 1
-        self._task.update(self._total * self._done // self._steps)
+        self._task.update(self._done)
 
 
 @contextlib.contextmanager
-def _told(reporter: Reporter, text: Text, steps: int) -> Iterator[_Told]:
-    total = len(text.text.encode("utf-8", "surrogatepass"))
-    with reporter.progress("quality", total) as task:
-        yield _Told(task, total, steps)
+def _told(reporter: Reporter, windows: int) -> Iterator[_Told]:
+    with reporter.progress("quality", windows, "window") as task:
+        yield _Told(task)
 
 
 def _alone(subject: _Subject, pool: _Pool, windows: Windows, options: Options, told: _Told) -> None:

@@ -88,7 +88,7 @@ def measure_sensitivity(
         open_evaluator(
             reference, request, settings, reporter, piece_tokens=WINDOW_TOKENS, watcher=noise.watcher, stop=flag
         ) as opened,
-        reporter.progress("sensitivity of the tensors", None) as task,
+        reporter.progress("sensitivity of the tensors", len(members), "group") as task,
     ):
         tokens = cut(shipped(CALIBRATION), opened.model.tokenizer, WINDOW_TOKENS, most=1, skip=2).window(0)
         probe = _Probe(opened.evaluator, tokens)
@@ -104,6 +104,7 @@ def _measure_groups(
     found: dict[str, float] = {}
     try:
         probe.keep_base()
+        tell(0)
         for done, group in enumerate(members):
             tensors = noise.begin(group)
             divergence = probe.divergence()

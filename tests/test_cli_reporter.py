@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pty
 import re
@@ -127,6 +128,40 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away(settings: Settings, term
     assert "loading x" in shown
     assert "2.0 KiB" in shown
     assert shown.endswith("\x1b[?25h\r\x1b[1A\x1b[2K")  # cursor back, up into the bar's line, line erased
+
+
+@contextlib.contextmanager
+def clock(*, step_s: float) -> Iterator[None]:
+    """Between two looks at the clock `step_s` seconds pass."""
+    now = itertools.count(step=step_s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reporter.time, "monotonic", lambda: next(now))
+        yield
+
+
+def test_work_that_is_counted_tells_its_steps_and_the_time_left(settings: Settings, terminal: Screen) -> None:
+    """One step takes longer than the half minute that rich's own column looks back."""
+    with terminal.as_stderr(), clock(step_s=65.0), StderrReporter(settings).progress("quality", 3, "window") as task:
+        for done in range(3):
+            task.update(done)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal())
+    assert "2/3 windows 1:05 left" in " ".join(shown.split())
+    assert "B" not in shown
+
+
+def test_what_was_done_before_is_no_part_of_the_rate(settings: Settings, terminal: Screen) -> None:
+    with terminal.as_stderr(), clock(step_s=10.0), StderrReporter(settings).progress("x", 100, "window") as task:
+        task.update(90)
+        task.update(91)
+    assert "91/100 windows 1:30 left" in " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal()).split())
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "done", "to_do", "words"),
+    [(5, 0, 10, ""), (5, 5, 0, ""), (5, 5, 5, "0:05 left"), (0.2, 1, 1, "0:01 left"), (3600, 1, 2, "2:00:00 left")],
+)
+def test_time_left(elapsed_s: float, done: int, to_do: int, words: str) -> None:
+    assert reporter.time_left(elapsed_s, done, to_do) == words
 
 
 def test_a_title_is_no_markup_and_drives_no_terminal(settings: Settings, terminal: Screen) -> None:

@@ -219,7 +219,7 @@ def test_ctrl_c_while_loading(hello: Path) -> None:
 
         @property
         def progress(self) -> Any:
-            def start(title: str, total: int | None) -> Any:
+            def start(title: str, total: int | None, _unit: str = "", /) -> Any:
                 if title.startswith("loading"):
                     os.kill(os.getpid(), signal.SIGINT)
                 return self._start(title, total)

@@ -88,7 +88,7 @@ def test_progress_counts_bytes_up_to_the_size(hub: HubStub) -> None:
         def update(self, done_bytes: int) -> None:
             seen.append(done_bytes)
 
-    def factory(title: str, total_bytes: int | None) -> contextlib.AbstractContextManager[Progress]:
+    def factory(title: str, total_bytes: int | None, _unit: str = "", /) -> contextlib.AbstractContextManager[Progress]:
         titles.append((title, total_bytes))
         return contextlib.nullcontext(Task())
 

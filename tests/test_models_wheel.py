@@ -114,7 +114,7 @@ def test_progress_follows_the_bytes_on_disk(wheel_path: Path, target: Path, tmp_
         def update(self, done_bytes: int) -> None:
             seen.append(done_bytes)
 
-    def factory(title: str, total_bytes: int | None) -> contextlib.AbstractContextManager[Progress]:
+    def factory(title: str, total_bytes: int | None, _unit: str = "", /) -> contextlib.AbstractContextManager[Progress]:
         assert (title, total_bytes) == ("tiny-model==1.0", 1000)
         return contextlib.nullcontext(Task())
 

@@ -51,12 +51,12 @@ class StopsAfter(Notes):
     @property
     def progress(self) -> ProgressFactory:
         @contextlib.contextmanager
-        def start(title: str, total_bytes: int | None) -> Iterator[Progress]:
+        def start(title: str, total_bytes: int | None, _unit: str = "", /) -> Iterator[Progress]:
             stop, least = self._stop, self._windows * (total_bytes or 0) // self._of
 
             class Task:
-                def update(self, done_bytes: int) -> None:
-                    if title == "importance matrix" and done_bytes >= least:
+                def update(self, done: int, /) -> None:
+                    if title == "importance matrix" and done >= least:
                         stop.set()
 
             yield Task()
@@ -95,6 +95,13 @@ def test_it_is_written_and_is_what_llama_imatrix_writes(dense: Path, tmp_path: P
     assert (result.n_windows, result.n_resumed, result.n_tokens) == (5, 0, 640)
     assert result.tok_s is not None
     assert result.tok_s > 0
+
+
+def test_progress_counts_windows(dense: Path, tmp_path: Path) -> None:
+    notes = Notes()
+    compute_imatrix(asking(dense, tmp_path / "m.gguf"), load(), notes)
+    assert ["importance matrix", 6, 6, "ended"] in notes.tasks
+    assert notes.units["importance matrix"] == "window"
 
 
 def test_a_stopped_run_goes_on_and_ends_with_the_same_bytes(dense: Path, tmp_path: Path) -> None:

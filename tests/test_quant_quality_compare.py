@@ -177,10 +177,10 @@ def test_a_stop_ends_it(models: dict[str, Path]) -> None:
         @property
         def progress(self) -> Any:
             @contextlib.contextmanager
-            def start(title: str, total_bytes: int | None) -> Iterator[Any]:
+            def start(title: str, total_bytes: int | None, _unit: str = "", /) -> Iterator[Any]:
                 class Task:
-                    def update(self, done_bytes: int) -> None:
-                        if title == "quality":
+                    def update(self, done: int, /) -> None:
+                        if title == "quality" and done:
                             stop.set()
 
                 yield Task()
@@ -200,11 +200,13 @@ def test_rates_are_measured_on_request(models: dict[str, Path]) -> None:
         assert min(row.rates.prefill_tok_s, row.rates.decode_tok_s) > 0
 
 
-def test_progress_ends_at_the_whole_text(models: dict[str, Path]) -> None:
+def test_progress_counts_the_windows_of_all_models(models: dict[str, Path]) -> None:
     notes = Notes()
     compared(models["dense"], models["noisy"], reporter=notes)
     (task,) = [task for task in notes.tasks if task[0] == "quality"]
-    assert task[1:] == [len(TEXT.encode()), len(TEXT.encode()), "ended"]
+    n_windows = compared(models["dense"], models["noisy"]).n_windows
+    assert task[1:] == [2 * n_windows, 2 * n_windows, "ended"]
+    assert notes.units["quality"] == "window"
 
 
 def test_the_account(models: dict[str, Path]) -> None:

@@ -52,7 +52,7 @@ _RIGHT = (2, 3, 4, 6, 7)
 def command(settings: Settings, /, **values: Any) -> None:
     """List the models that are here: in the Hugging Face cache, in the folders of the config, and in llmcli's own.
 
-    BPW are bits per weight over the whole file, CONTEXT what the model was trained for, PREFIXES what the prefix store
+    BPW are bits per weight over all tensors, CONTEXT what the model was trained for, PREFIXES what the prefix store
     keeps of it. Files that are half, damaged, or no model stand below the others with what is wrong.
     """
     found = take_inventory(settings)

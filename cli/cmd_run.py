@@ -51,7 +51,7 @@ Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit,
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("words", metavar="[PROMPT]", nargs=-1)
+@click.argument("words", metavar="[PROMPT]...", nargs=-1)
 @model_option
 @option("-p", "--prompt", metavar="TEXT", help="The prompt; the same as the argument. '-' is stdin.")
 @option(
@@ -95,7 +95,7 @@ def command(settings: Settings, /, **values: Any) -> int:
     """Answer one PROMPT, given as argument, with -p, from files (-f) or through a pipe.
 
     The prompt is made of the files, then stdin, then the argument, joined by blank lines. The answer goes to stdout,
-    and nothing else does.
+    and nothing else does. Several words are one prompt, with blanks between them.
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
     native.LOG.listen(reporter.native_log)
@@ -188,6 +188,9 @@ def _print_answer(result: Answer | Reply, values: Mapping[str, Any], reporter: S
     if values["json"]:
         result.settle()
         output.write_json(result.as_json())
+        return
+    if wanted == "reasoning" and not result.reasoning:
+        reporter.notify("the model wrote no thinking, and --reasoning only shows nothing else")
         return
     whole = "" if stream else (result.reasoning if wanted == "reasoning" else result.text)
     output.write(whole + ("" if last == "\n" else "\n"))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import click
 
 from llmcli.base.text import printable
+from llmcli.cli import output
 
 # name -> (module below llmcli.cli, attribute, one-line summary)
 Table = Mapping[str, tuple[str, str, str]]
@@ -46,7 +47,12 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; for an unknown one say which was meant."""
+        """Find the command; for an unknown one say which was meant. `help COMMAND` is `COMMAND --help`."""
+        if args and args[0] == "help" and "help" not in self.table and not ctx.resilient_parsing:
+            if len(args) == 1:
+                output.write(ctx.get_help() + "\n")
+                ctx.exit()
+            args = [*args[1:], "--help"]
         # A shell that completes a line (resilient) wants no words in the middle of it.
         if args and args[0] not in self.table and not args[0].startswith("-") and not ctx.resilient_parsing:
             import difflib

@@ -63,6 +63,7 @@ class Whole(click.IntRange):
 
     def __init__(self, least: int, most: int = _INT32_MAX) -> None:
         super().__init__(least, most)
+        self._least, self._most = least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse one value or fail with what was expected."""
@@ -72,7 +73,18 @@ class Whole(click.IntRange):
             number = math.nan
         if isinstance(number, float):
             self.fail(f"{_shortened(repr(value))} is not a whole number", param, ctx)
-        return super().convert(number, param, ctx)
+        if not self._least <= number <= self._most:
+            self.fail(f"{_shortened(str(value))} is not {self._range(number)}", param, ctx)
+        return number
+
+    def _range(self, number: int) -> str:
+        if self._most == _INT32_MAX:  # the limit of C, which nobody chose
+            return f"at least {self._least}" if number < self._least else f"at most {self._most}"
+        return f"between {self._least} and {self._most}"
+
+    def _describe_range(self) -> str:
+        """What help says; nothing where only C sets the upper end."""
+        return "" if self._most == _INT32_MAX else f"{self._least} to {self._most}"
 
 
 class Real(click.ParamType[float]):

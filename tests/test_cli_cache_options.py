@@ -57,7 +57,7 @@ def test_environment_and_config(ask: Ask, monkeypatch: pytest.MonkeyPatch, llmcl
         (("--cache-max", "4X"), "'4X' is not a size; write it like 512M, 4G or 1.5GiB"),
         (("--cache-max", "-1"), "'-1' is not a size"),
         (("--cache-ttl", "soon"), "'soon' is not a duration; write it like 30m, 12h or 7d"),
-        (("--cache-min-tokens", "0"), "0 is not in the range"),
+        (("--cache-min-tokens", "0"), "0 is not at least 1"),
         (("--cache-dir", ""), "--cache-dir: '' is not a folder's name"),
         (("--cache-dir", "~nobody-of-this-name/x"), "is not a folder's name"),
     ],

@@ -54,3 +54,16 @@ def test_defaults_are_passed_on() -> None:
     context.default_map = {}
     group.pass_defaults_on(context)
     assert context.default_map is None
+
+
+def test_help_as_a_word(imported: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    group = LazyGroup("g", table=TABLE)
+    name, _, rest = group.resolve_command(click.Context(group, info_name="g"), ["help", "one"])
+    assert (name, rest) == ("one", ["--help"])
+    imported.clear()
+    with pytest.raises(click.exceptions.Exit) as caught:
+        group.resolve_command(click.Context(group, info_name="g"), ["help"])
+    assert (caught.value.exit_code, imported) == (0, [])
+    assert capfd.readouterr().out.startswith("Usage: g ")
+    with pytest.raises(click.UsageError, match="there is no command 'tow'"):
+        group.resolve_command(click.Context(group, info_name="g"), ["help", "tow"])

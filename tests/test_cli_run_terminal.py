@@ -91,6 +91,12 @@ def test_thinking_alone_is_the_answer_and_not_dimmed(open_terminal: OpenTerminal
         assert terminal.screen == b"secret\r\n"
 
 
+def test_no_thinking_to_show_is_said(open_terminal: OpenTerminal, hello: Path) -> None:
+    with open_terminal("run", "-t", "1", "-m", hello, "--reasoning", "only", "hi") as terminal:
+        assert terminal.wait() == 0
+        assert terminal.screen == b"the model wrote no thinking, and --reasoning only shows nothing else\r\n"
+
+
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 

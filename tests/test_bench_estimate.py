@@ -16,6 +16,7 @@ from llmcli.bench.machine import Machine
 from llmcli.bench.machine import remember as remember_machine
 from llmcli.bench.runs import remember
 from llmcli.bench.sizes import Sizes
+from llmcli.engine.fit import run_need
 from llmcli.engine.plan import Device, Request
 from llmcli.hardware.memory import Memory
 from llmcli.models.check import check_model
@@ -35,9 +36,17 @@ def of(available: int, request: Request | None = None) -> Estimate:
     return estimate(model, request or Request(n_ctx=4096), memory, (), load(), lambda *_: None)
 
 
+def test_a_window_is_counted_as_a_run_keeps_it() -> None:
+    facts = replace(LLAMA, sliding_window=512, window_layers=(True,) * LLAMA.n_layer)
+    memory = Memory(64 * GIB, 32 * GIB, None, None, 0, 0, None)
+    model = Inspected(Path("/m.gguf"), facts, ID)
+    found = estimate(model, Request(n_ctx=4096), memory, (), load(), lambda *_: None)
+    assert found.need == run_need(facts, 4096) == memory_need(facts, 4096, n_parallel=3, swa_full=True)
+
+
 def test_what_it_takes() -> None:
     found = of(32 * GIB)
-    assert found.need == memory_need(LLAMA, 4096, n_parallel=2)
+    assert found.need == run_need(LLAMA, 4096)
     assert (found.fits, found.n_ctx, found.problem) == (True, 4096, None)
     assert not of(found.need.total_bytes - 1).fits
     assert of(found.need.total_bytes).fits

@@ -15,6 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from llmcli.base import settings as settings_module
+from llmcli.engine.fit import run_need
+from llmcli.models.default_model import SMOLLM2
+from llmcli.models.library import own_folder
 from tests.cli_run_case import refused
 from tests.conftest import OpenTerminal, RunCli
 from tests.fixtures.cli_process import SCRIPT
@@ -281,3 +285,17 @@ def test_a_pulled_model_runs_with_the_network_gone(
     assert done.code == 3
     assert "llmcli pull o/hello:Q4_K_M" in done.err
     assert "llmcli pull o/other:Q4_0" in refused(run_cli("run", "-m", "o/other:Q4_0", "hi", env=env), 3)
+
+
+def test_the_default_model_needs_no_network_for_its_plan(run_cli: RunCli, llmcli_home: Path) -> None:
+    """The folder that is named is the one where the file is, and the memory is what every command says."""
+    value = json.loads(run_cli("pull", "--dry-run", "--json", "smollm2").out)
+    assert value["memory"]["needed_bytes"] == run_need(SMOLLM2.facts, 4096).total_bytes
+    own = own_folder(settings_module.load())
+    own.mkdir(parents=True)
+    with open(own / SMOLLM2.file, "wb") as file:
+        file.write(b"GGUF")
+        file.truncate(SMOLLM2.size_bytes)
+    shown = run_cli("pull", "--dry-run", "smollm2").out
+    assert "is here already" in shown
+    assert f"to      {own}\n" in shown

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llmcli.base.errors import ResourceError
+from llmcli.engine.fit import run_need
 from llmcli.engine.pull_fit import choose, fit_of
 from llmcli.hardware.memory import Memory
 from llmcli.models.hub_listing import RemoteFile
 from llmcli.models.pull_plan import Candidates
 from llmcli.models.remote_models import RemoteModel
+from tests.test_engine_plan import LLAMA
 
 GIB = 1 << 30
 
@@ -67,3 +71,15 @@ def test_the_figures() -> None:
     assert fit.usable_bytes == 8 * GIB - int(8 * GIB * 0.15)
     assert fit.as_json()["fits"] is True
     assert fit_of(GIB, None, memory(GIB)).usable_bytes == GIB // 2
+
+
+@pytest.mark.parametrize("window", [None, 512])
+def test_the_same_estimate_as_a_run_is_judged_by(window: int | None) -> None:
+    """The file holds more than tensors; a model of the same kind and another quantization differs in these alone."""
+    facts = replace(LLAMA, sliding_window=window, window_layers=(bool(window),) * LLAMA.n_layer)
+    fit = fit_of(facts.file_bytes, facts, memory(64 * GIB))
+    assert fit.need == run_need(facts, fit.n_ctx)
+    other = fit_of(facts.file_bytes + GIB, facts, memory(64 * GIB))
+    assert other.needed_bytes == fit.needed_bytes + GIB
+    parts = ("weights_bytes", "kv_bytes", "compute_bytes", "vocabulary_bytes")
+    assert fit.as_json()["needed_bytes"] == sum(fit.as_json()[part] for part in parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from llmcli.base import settings as settings_module
 from llmcli.base.errors import LlmcliError, ModelError
 from llmcli.models import wheel
+from llmcli.models.check import check_model
 from llmcli.models.default_model import BUILT_IN, SMOLLM2, DefaultModel, ensure, find
 from llmcli.models.library import own_folder
 from tests.fixtures.hub_stub import COMMIT, HubStub
@@ -40,6 +42,7 @@ def model(content: bytes) -> DefaultModel:
         requirement="tiny-model==1.0",
         member=MEMBER,
         wheel_bytes=1000,
+        facts=SMOLLM2.facts,
     )
 
 
@@ -227,3 +230,4 @@ def test_the_recorded_bytes_are_those_of_the_wheel(smollm2_path: Path) -> None:
     os.symlink(smollm2_path, own)
     assert find(SMOLLM2, settings_module.load()) == own
     assert hashlib.sha256(own.read_bytes()).hexdigest() == SMOLLM2.sha256
+    assert replace(check_model(smollm2_path, need_vocabulary=True), shards=SMOLLM2.facts.shards) == SMOLLM2.facts

@@ -8,8 +8,14 @@ from typing import Any
 
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes
+from llmcli.cli.table import table_lines
 from llmcli.sessions.library import SessionInfo
 
+_TEXT = "BEGINS WITH"
+_HEAD = ("NAME", "TURNS", "TOKENS", "USED", "BYTES", "MODEL", _TEXT)
+_NUMBERS = ("TURNS", "TOKENS", "USED", "BYTES")
+_LESS_NEEDED = ("BYTES", "TOKENS", "MODEL", "TURNS", "USED")  # the first goes first
+_LEAST_TEXT = 20
 _AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"))
 
 
@@ -30,20 +36,27 @@ def info_json(info: SessionInfo, now_s: float) -> dict[str, Any]:
 
 
 def info_lines(infos: Sequence[SessionInfo], columns: int | None) -> list[str]:
-    """A table of sessions; lines are cut at `columns`, where there is such an edge."""
+    """A table of sessions that fits `columns`, where there is such an edge."""
     now_s = time.time()
-    rows = [("NAME", "TURNS", "TOKENS", "USED", "BYTES", "MODEL", "BEGINS WITH")]
+    rows = [_HEAD]
     for info in infos:
         begins = f"({info.trouble})" if info.trouble else info.title
         counts = (f"{info.turns:,}", f"{info.tokens:,}", age(now_s - info.used_s), format_bytes(info.file_bytes))
         rows.append((printable(info.name), *counts, printable(info.model), printable(begins)))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
-    lines = []
-    for row in rows:
-        numbers = "  ".join(cell.rjust(width) for cell, width in zip(row[1:5], widths[1:5], strict=True))
-        line = f"{row[0]:<{widths[0]}}  {numbers}  {row[5]:<{widths[5]}}  {row[6]}"
-        lines.append(line if columns is None or len(line) <= columns else line[: columns - 1] + "…")
-    return lines
+    kept = _kept_columns(rows, columns)
+    right = [place for place, name in enumerate(kept) if name in _NUMBERS]
+    shown = [[row[_HEAD.index(name)] for name in kept] for row in rows]
+    return table_lines(shown, right=right, columns=columns)
+
+
+def _kept_columns(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
+    """The columns that leave room for how a conversation begins: the least important go, whole."""
+    widths = {name: max(len(row[at]) for row in rows) for at, name in enumerate(_HEAD)}
+    widths[_TEXT] = min(widths[_TEXT], _LEAST_TEXT)
+    kept, less_needed = list(_HEAD), list(_LESS_NEEDED)
+    while columns is not None and less_needed and sum(widths[name] + 2 for name in kept) - 2 > columns:
+        kept.remove(less_needed.pop(0))
+    return kept
 
 
 def age(seconds: float) -> str:

@@ -50,7 +50,8 @@ def find(word: str) -> ChatCommand:
             return command
     every = [name for command in COMMANDS for name in command.names]
     near = difflib.get_close_matches(word.lower(), every, n=1)
-    raise UsageError(f"there is no command {printable(word)}", hint=f"{near[0]}, or /help" if near else "/help")
+    hint = (f"did you mean {near[0]}? " if near else "") + "/help lists the commands"
+    raise UsageError(f"there is no command {printable(word)}", hint=hint)
 
 
 def _help(_shell: ChatShell, argument: str) -> Outcome:
@@ -89,10 +90,7 @@ def _retry(shell: ChatShell, _argument: str) -> Outcome:
 def _edit(shell: ChatShell, argument: str) -> Outcome:
     if argument:
         return Outcome(reply=shell.conversation.edit(argument))
-    text = shell.conversation.last_user_text()
-    if text is None:
-        raise UsageError("nothing was asked yet")
-    return Outcome(edit=text)
+    return Outcome(edit=shell.conversation.last_question("change"))
 
 
 def _system(shell: ChatShell, argument: str) -> Outcome:
@@ -141,7 +139,7 @@ def _fork(shell: ChatShell, argument: str) -> Outcome:
 
 
 def _sessions(shell: ChatShell, _argument: str) -> Outcome:
-    return Outcome(session_lines(shell.library))
+    return Outcome(session_lines(shell.library, shell.columns()))
 
 
 def _stats(shell: ChatShell, _argument: str) -> Outcome:

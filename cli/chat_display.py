@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from rich.text import Text
 
@@ -12,7 +11,7 @@ from llmcli.base.units import format_count
 from llmcli.cli.chat_answer import QUIET, AnswerView, thinking_rows
 from llmcli.cli.chat_markdown import Look
 from llmcli.cli.chat_screen import ChatScreen
-from llmcli.cli.chat_shell import FrontOptions
+from llmcli.cli.chat_shell import FrontOptions, ending_of
 from llmcli.cli.chat_status import Status
 from llmcli.cli.chat_turn_text import PROMPT, PROMPT_BELOW
 from llmcli.cli.chat_work import Answered, Came, Reading, Rest, Said
@@ -23,9 +22,6 @@ from llmcli.engine.conversation import Conversation
 GREETING = "/help lists the commands, Ctrl-D leaves"
 _MOST_ECHO_LINES = 40
 _MOST_QUEUED_CHARACTERS = 500
-_ENDINGS = MappingProxyType(
-    {"interrupted": "[stopped]", "length": "[cut off: the limit of tokens or the context is reached]"}
-)
 
 
 class ChatDisplay:
@@ -109,7 +105,7 @@ class ChatDisplay:
             self._print_finished()
             self._last_thinking = self._answer.thinking or self._last_thinking
             self._answer = None
-        rows = [Text(_ENDINGS[reply.finish_reason], QUIET)] if reply.finish_reason in _ENDINGS else []
+        rows = in_columns(Text(f"[{ending}]", QUIET), self._screen.width) if (ending := ending_of(reply)) else []
         if self._options.stats:
             rows += in_columns(Text(harmless(reply.stats_line()), QUIET), self._screen.width)
         self._screen.print([*rows, Text()])

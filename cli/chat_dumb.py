@@ -6,6 +6,7 @@ Everything happens in the main thread. Ctrl-C stops an answer; at the prompt the
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from llmcli.base.errors import LlmcliError
 from llmcli.base.text import decode_utf8, printable
 from llmcli.cli import output
 from llmcli.cli.chat_external import edited
-from llmcli.cli.chat_shell import ChatShell, FrontOptions
+from llmcli.cli.chat_shell import ChatShell, FrontOptions, ending_of
 from llmcli.cli.chat_turn_text import PROMPT, PROMPT_BELOW, block_is_open, unquoted
 from llmcli.cli.safe_text import SafeText
 from llmcli.engine.chat_reply import Reply
@@ -27,6 +28,7 @@ def run_dumb(shell: ChatShell, options: FrontOptions) -> int:
     """Chat until the user leaves; the exit code."""
     if not options.quiet:
         output.write("/help lists the commands, Ctrl-D leaves\n")
+    shell.columns = lambda: shutil.get_terminal_size().columns
     hinted = False
     with _plain_interrupts():
         while True:
@@ -105,8 +107,8 @@ def _stream(shell: ChatShell, options: FrontOptions, ask: Callable[[], Reply]) -
         output.write(text)
         last = text[-1:] or last
     output.write(safe.finish() + ("" if last == "\n" else "\n"))
-    if reply.finish_reason == "interrupted":
-        output.write("[stopped]\n")
+    if ending := ending_of(reply):
+        output.write(f"[{ending}]\n")
     if options.stats:
         output.stderr_line(reply.stats_line())
     shell.conversation.require_saved()

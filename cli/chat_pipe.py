@@ -96,6 +96,8 @@ def print_reply(reply: Reply, options: FrontOptions, *, json: bool) -> None:
         output.write_json(reply.as_json())
     elif last != "\n":
         output.write("\n")
+    if reply.cut_note and not options.quiet:
+        output.stderr_line(f"the answer was {reply.cut_note}")
     if options.stats:
         output.stderr_line(reply.stats_line())
     if reply.finish_reason == "interrupted":

@@ -7,6 +7,7 @@ comes back.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,8 +47,16 @@ class Outcome:
     leave: bool = False
 
 
+def ending_of(reply: Reply) -> str | None:
+    """How an answer ended that did not end by itself."""
+    return "stopped" if reply.finish_reason == "interrupted" else reply.cut_note
+
+
 class ChatShell:
-    """One chat: the conversation, the saved ones, and what is to go with the next message."""
+    """One chat: the conversation, the saved ones, and what is to go with the next message.
+
+    columns   how wide what is shown may be, None where there is no such edge; a front assigns its own
+    """
 
     def __init__(
         self,
@@ -60,6 +69,7 @@ class ChatShell:
         """`held` holds the lock of the open session, and is replaced when another one is opened."""
         self.conversation, self.library, self.settings, self.notify = conversation, library, settings, notify
         self.attachments: list[str] = []
+        self.columns: Callable[[], int | None] = lambda: None
         self._held = held
 
     def is_command(self, line: str) -> bool:
@@ -81,6 +91,15 @@ class ChatShell:
         """The next message: what /read brought, then `text`."""
         parts, self.attachments = [*self.attachments, text], []
         return "\n\n".join(part.rstrip("\n") for part in parts) if len(parts) > 1 else text
+
+    def way_back(self) -> str | None:
+        """How to go on with this conversation another day; None where nothing was said that is saved."""
+        conversation = self.conversation
+        name, path = conversation.name, conversation.log.path
+        if name is None or path is None or not path.exists() or not conversation.history.turns:
+            return None
+        is_last = self.library.last() == name
+        return f"session {name}: llmcli chat " + ("--continue" if is_last else f"--session {shlex.quote(name)}")
 
     def open_fork(self, name: str) -> None:
         """Copy the conversation to a new session and go on there; the old one stays as it is."""

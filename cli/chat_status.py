@@ -42,6 +42,5 @@ class Status:
     def _context(self) -> str:
         if self.use is None:
             return ""
-        share = 100 * self.use.used_tokens / self.use.n_ctx
         dropped = f", {self.use.dropped_turns:,} turns left out" if self.use.dropped_turns else ""
-        return f"context {self.use.used_tokens:,}/{self.use.n_ctx:,} ({share:.0f}%){dropped}"
+        return f"context {self.use.used_tokens:,}/{self.use.n_ctx:,} ({self.use.percent}%){dropped}"

@@ -27,6 +27,7 @@ from llmcli.cli.chat_history import ChatHistory
 from llmcli.cli.chat_keys import KEY_LINES, LEAVES, chat_keys
 from llmcli.cli.chat_screen import ChatScreen
 from llmcli.cli.chat_shell import ChatShell, FrontOptions
+from llmcli.cli.chat_turn_text import given_back
 from llmcli.cli.chat_work import Answered, Broken, Came, ChatWork, Event, Reading, Rest, Said
 
 _INTERRUPTED = 130
@@ -60,6 +61,7 @@ class ChatTerminal:
         self._editor.buffer.on_text_changed += self._typed
         self._screen = ChatScreen(settings, self._editor, merge_key_bindings([self._editor.keys(), chat_keys(self)]))
         self._display = ChatDisplay(self._screen, options)
+        shell.columns = lambda: self._screen.width
         self._handlers: dict[type, Callable[[Any], None]] = {
             Came: self._display.came,
             Reading: self._display.reading,
@@ -73,6 +75,7 @@ class ChatTerminal:
         self._wanted = False
         self._drawn_s = 0.0
         self._queue: list[tuple[str, str]] = []
+        self._undone: tuple[str, ...] = ()  # commands that waited behind an answer that was stopped
         self._busy = self._leaving = self._editing = False
         self.ended_by: signal.Signals | None = None
 
@@ -126,6 +129,9 @@ class ChatTerminal:
     def _rest(self, event: Rest) -> None:
         self._busy = False
         self._display.rested(event)
+        if self._undone:
+            undone, self._undone = self._undone, ()
+            self._display.said(Said((f"not done: {', '.join(undone)}",)))
         if event.leave:
             self._leave(0)
         elif event.edit is not None:
@@ -215,9 +221,10 @@ class ChatTerminal:
 
     def _take_back(self) -> None:
         """What waited behind an answer that is stopped goes back into the line: it may not be meant any more."""
-        texts = [shown for shown, _ in self._queue] + ([self._editor.text] if self._editor.text else [])
         if self._queue:
-            self._editor.put("\n".join(texts))
+            waiting = [shown for shown, _ in self._queue]
+            line, self._undone = given_back(waiting, self._editor.text, self._shell.is_command)
+            self._editor.put(line)
         self._queue, self._leaving, self._display.hint = [], False, ""
         self._display.queued([])
 

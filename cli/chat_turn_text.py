@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 PROMPT, PROMPT_BELOW = "> ", ". "
 _QUOTES = '"""'
 
@@ -10,6 +12,23 @@ def block_is_open(text: str) -> bool:
     """Whether the text is a block in three quotes that does not end yet."""
     begun = text.lstrip()
     return begun.startswith(_QUOTES) and _QUOTES not in begun[len(_QUOTES) :]
+
+
+def given_back(waiting: Sequence[str], draft: str, is_command: Callable[[str], bool]) -> tuple[str, tuple[str, ...]]:
+    """What goes back into the line of turns that are not to be sent, and the commands that cannot go with it.
+
+    draft   what stands in the line, "" where nothing does
+    One turn alone goes back as it was typed. Of several, the messages become one message; a command among them would be
+    a part of it, and words for the model.
+    """
+    texts = [*waiting, *([draft] if draft else [])]
+    if len(texts) <= 1:
+        return "".join(texts), ()
+    meant = [unquoted(text) for text in texts]
+    messages = [text for text in meant if not is_command(text.strip())]
+    if messages:
+        return "\n".join(messages), tuple(text.strip() for text in meant if is_command(text.strip()))
+    return draft, tuple(text.strip() for text in waiting)
 
 
 def unquoted(text: str) -> str:

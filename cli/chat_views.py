@@ -20,7 +20,7 @@ def show_lines(shell: ChatShell, what: str) -> tuple[str, ...]:
     if what == "all":
         return (*_model(conversation), *_context(conversation), *setting_lines(conversation))
     if what == "prompt":
-        return tuple(printable(line) for line in conversation.prompt_text().split("\n"))
+        return _prompt(conversation)
     if what == "params":
         return setting_lines(conversation)
     if what == "model":
@@ -28,6 +28,13 @@ def show_lines(shell: ChatShell, what: str) -> tuple[str, ...]:
     if what == "context":
         return _context(conversation)
     raise UsageError(f"/show knows no {printable(what)}", hint=", ".join(SHOWN))
+
+
+def _prompt(conversation: Conversation) -> tuple[str, ...]:
+    text = conversation.given_text()
+    if text is None:
+        return ("this model was given nothing yet",)
+    return tuple(printable(line) for line in text.split("\n"))
 
 
 def _model(conversation: Conversation) -> tuple[str, ...]:
@@ -46,7 +53,7 @@ def _context(conversation: Conversation) -> tuple[str, ...]:
     dropped = f", {use.dropped_turns:,} of them no longer seen by the model" if use.dropped_turns else ""
     return (
         f"  session    {printable(session)}",
-        f"  context    {use.used_tokens:,} of {use.n_ctx:,} tokens ({100 * use.used_tokens // use.n_ctx}%)",
+        f"  context    {use.used_tokens:,} of {use.n_ctx:,} tokens ({use.percent}%)",
         f"  turns      {use.turns:,}{dropped}",
     )
 
@@ -65,10 +72,10 @@ def token_lines(conversation: Conversation, text: str) -> tuple[str, ...]:
     return (*rows, f"{use.used_tokens:,} of {use.n_ctx:,} tokens are used")
 
 
-def session_lines(library: Library) -> tuple[str, ...]:
+def session_lines(library: Library, columns: int | None) -> tuple[str, ...]:
     """The saved conversations, the last used first."""
     infos = library.infos()
-    return tuple(info_lines(infos, None)) if infos else ("nothing is saved",)
+    return tuple(info_lines(infos, columns)) if infos else ("nothing is saved",)
 
 
 def stats_lines(conversation: Conversation) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from llmcli.engine.conversation import ChatRequest, Conversation
 from llmcli.sessions.file import SessionLog
 from llmcli.sessions.library import Library
 
-_STDIN, _STDOUT = 0, 1
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\0": "\0", r"\r": "\r"}
 _EPILOG = """\b
 Examples:
@@ -114,7 +114,10 @@ def command(settings: Settings, /, **values: Any) -> int:
         conversation = stack.enter_context(opened(values, settings, reporter, log, at_terminal=at_terminal))
         shell = ChatShell(conversation, library, settings, reporter.notify, held)
         stack.callback(shell.close)
-        return _front(shell, values, settings, reporter, at_terminal=at_terminal)
+        code = _front(shell, values, settings, reporter, at_terminal=at_terminal)
+        if at_terminal and output.is_terminal(_STDERR) and (way_back := shell.way_back()):
+            reporter.notify(way_back)
+        return code
 
 
 def _warm_up_terminal() -> None:
@@ -179,6 +182,7 @@ def opened(
         stops=values["stop"],
         overflow=values["on_overflow"],
         keep_turns=values.get("keep_turns", 1),
+        takes_commands=at_terminal or values.get("commands", False),
         cache=cache_from(values, settings),
     )
 

@@ -37,9 +37,12 @@ def fit_turn(
     max_tokens: int | None,
     policy: ChatOverflow,
     keep_turns: int,
+    takes_commands: bool,
     longest_token_bytes: int,
 ) -> Fitted:
-    """The prompt for `user`, such that there is room for an answer. Raises ContextOverflowError naming both numbers."""
+    """The prompt for `user`, such that there is room for an answer. Raises ContextOverflowError naming both numbers,
+    and what would help here: `takes_commands` where that may be a command.
+    """
     least = len(user.encode("utf-8", "surrogatepass")) // max(longest_token_bytes, 1)
     if least >= n_ctx:  # tells a hopeless one without tokenizing megabytes
         raise _overflow(f"this message alone has at least {format_count(least, 'token')}", n_ctx)
@@ -48,17 +51,32 @@ def fit_turn(
     if len(laid.ids) + (1 if policy == "error" else answer) <= n_ctx:
         return Fitted(laid, history.hidden)
     if policy == "error":
-        raise _overflow(
-            f"the conversation has {format_count(len(laid.ids), 'token')} with this message", n_ctx,
-            hint="a larger -c, /undo or /clear, or --on-overflow drop",
-        )  # fmt: skip
+        raise _refusal(layout, history, user, laid, n_ctx, takes_commands=takes_commands)
     room = _Room(n_ctx - answer, n_ctx - answer - n_ctx // _FREE_SHARE)
     found = _drop(layout, history, user, room, keep=keep_turns)
     if len(found.laid.ids) > room.most_tokens and keep_turns:
         found = _drop(layout, history, user, room, keep=0)  # rather without the first turns than not at all
     if len(found.laid.ids) >= n_ctx:
-        raise _overflow(f"this message and the system prompt have {format_count(len(found.laid.ids), 'token')}", n_ctx)
+        raise _alone(history, found.laid, n_ctx)
     return found
+
+
+def _refusal(
+    layout: ChatLayout, history: History, user: str, laid: Laid, n_ctx: int, *, takes_commands: bool
+) -> ContextOverflowError:
+    """Why --on-overflow error refuses. Leaving turns out is advised where that would make the message fit."""
+    alone = layout.lay_out(history, user, hidden=(0, len(history.turns))) if history.visible() else laid
+    if len(alone.ids) >= n_ctx:
+        return _alone(history, alone, n_ctx)
+    what = f"the conversation has {format_count(len(laid.ids), 'token')} with this message"
+    commands = "/undo or /clear, " if takes_commands else ""
+    return _overflow(what, n_ctx, hint=f"a larger -c, {commands}or --on-overflow drop")
+
+
+def _alone(history: History, laid: Laid, n_ctx: int) -> ContextOverflowError:
+    """There are no turns that could be left out."""
+    who = "this message has" if history.system is None else "this message and the system prompt have"
+    return _overflow(f"{who} {format_count(len(laid.ids), 'token')}", n_ctx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,5 +105,5 @@ def _drop(layout: ChatLayout, history: History, user: str, room: _Room, *, keep:
     return Fitted(laid, hidden, dropped=(hidden[1] - hidden[0]) - (old_end - old_start))
 
 
-def _overflow(what: str, n_ctx: int, *, hint: str = "a larger -c") -> ContextOverflowError:
+def _overflow(what: str, n_ctx: int, *, hint: str = "a larger -c, or a shorter message") -> ContextOverflowError:
     return ContextOverflowError(f"{what}, and the context {n_ctx:,}", hint=hint)

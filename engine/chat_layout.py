@@ -96,7 +96,10 @@ class ChatLayout:
             turn = history.turns[position]
             if not turn.prompt_ids or (position >= end and turn.hidden != gap):
                 continue  # its prompt had other turns before it
-            asked = self._text_of(history, position)
+            try:
+                asked = self.asked_text(history, position)
+            except ModelError:  # one that was accepted before: another version of the template
+                continue
             opening = _opening(asked)
             whole, before = asked + turn.content.removeprefix(opening), asked.removesuffix(opening)
             if text.startswith(whole):
@@ -113,18 +116,15 @@ class ChatLayout:
         tail = tuple(self._tokenizer.tokenize_behind([(opening, True)]))
         return ids[: -len(tail)] if tail and ids[-len(tail) :] == tail else ()
 
-    def _text_of(self, history: History, position: int) -> str:
-        """The text of the prompt of an earlier turn."""
+    def asked_text(self, history: History, position: int) -> str:
+        """The text of the prompt of an earlier turn. Raises ModelError where the template refuses it now."""
         turn = history.turns[position]
         if (known := self._texts.get(turn.prompt_ids)) is not None:
             return known
         messages: Sequence[Message] = _messages(turn.system, history.before(position), turn.user)
         if turn.system is not None and not self.template.supports_system():
             messages = fold_system(messages)
-        try:
-            return self.template.render(messages)
-        except ModelError:  # one that was accepted before: another version of the template
-            return "\0"
+        return self.template.render(messages)
 
     def _system_tokens(self, system: str | None, rendered: RenderedPrompt, ids: Sequence[int]) -> int:
         """How many tokens lie wholly before the end of the system prompt; 0 where that is not known."""

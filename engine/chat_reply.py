@@ -72,6 +72,19 @@ class Reply:
         return self._end.reason if self._end else "interrupted"
 
     @property
+    def cut_note(self) -> str | None:
+        """Which limit ended the answer, and what moves it; None where none did."""
+        if self.finish_reason != "length":
+            return None
+        conversation, most = self._conversation, self._asked.max_tokens
+        if most is not None and self.completion_tokens >= most:
+            option = "-n, or /set predict" if conversation.takes_commands else "-n"
+            return f"cut off after {format_count(most, 'token')}: that is the limit ({option})"
+        context = conversation.engine.context
+        shift = ", or --on-overflow shift" if conversation.overflow != "shift" and context.can_shift() else ""
+        return f"cut off: the context of {format_count(context.n_ctx, 'token')} is full (a larger -c{shift})"
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt, from position 0 on."""
         return len(self._asked.laid.ids)
@@ -212,7 +225,7 @@ class Reply:
             },
             "timings": {**timings.as_json(), "load_s": engine.load_s},
             "cache": self.cache_report.as_json(),
-            "notes": list(self.notes),
+            "notes": [*self.notes, *([self.cut_note] if self.cut_note else [])],
         }
 
     def stats_line(self) -> str:

@@ -41,6 +41,7 @@ class ChatRequest:
     template     None: that of the session, else the model's own
     max_tokens   per answer; None: until the model ends or the context is full
     keep_turns   how many first turns stay when turns are dropped
+    takes_commands   whether there is somebody who can give commands such as /undo: what may be advised
     """
 
     reference: str | None
@@ -54,6 +55,7 @@ class ChatRequest:
     stops: tuple[str, ...] = ()
     overflow: ChatOverflow = "drop"
     keep_turns: int = 1
+    takes_commands: bool = False
     cache: CacheOptions = field(default_factory=CacheOptions)
 
 
@@ -66,6 +68,11 @@ class ContextUse:
     turns: int
     dropped_turns: int
     system_tokens: int
+
+    @property
+    def percent(self) -> int:
+        """The same as a share of the context, rounded once for everyone who shows it."""
+        return round(100 * self.used_tokens / self.n_ctx)
 
 
 class Conversation:
@@ -112,6 +119,16 @@ class Conversation:
         return self._log.name
 
     @property
+    def takes_commands(self) -> bool:
+        """Whether commands such as /undo can be given here."""
+        return self._request.takes_commands
+
+    @property
+    def overflow(self) -> ChatOverflow:
+        """--on-overflow."""
+        return self._request.overflow
+
+    @property
     def cache_mode(self) -> str:
         """--cache."""
         return self._request.cache.mode
@@ -152,11 +169,11 @@ class Conversation:
 
     def retry(self) -> Reply:
         """The last question again. Raises UsageError where there is none."""
-        return self.edit(self._last_question())
+        return self.edit(self.last_question("ask again"))
 
     def edit(self, text: str) -> Reply:
         """Another question in the place of the last one. Raises UsageError where there is none."""
-        self._last_question()
+        self.last_question("change")
         without = replace(self.history, turns=self.history.turns[:])
         without.undo(1)
         self._fit(text, without)  # what does not fit must not cost the turn that is there
@@ -190,10 +207,11 @@ class Conversation:
         """The last question, answered or not."""
         return self.history.last_user_text()
 
-    def _last_question(self) -> str:
+    def last_question(self, purpose: str) -> str:
+        """The last question that stands. Raises UsageError that says what it was wanted for."""
         text = self.history.last_user_text()
         if text is None:
-            raise UsageError("nothing was asked yet")
+            raise UsageError(f"nothing is left to {purpose}" if self.history.asked else "nothing was asked yet")
         return text
 
     def _fit(self, text: str, history: History) -> Fitted:
@@ -205,6 +223,7 @@ class Conversation:
             max_tokens=self.max_tokens,
             policy=self._request.overflow,
             keep_turns=self._request.keep_turns,
+            takes_commands=self._request.takes_commands,
             longest_token_bytes=self.engine.inspected.facts.longest_token_bytes,
         )
 
@@ -219,7 +238,8 @@ class Conversation:
         except ResourceError as error:  # the answer is there, and is to be seen first
             self._unsaved = error
         if not turn.is_answered:
-            reply.tell("there is no answer: the question is left out of what follows (/retry asks it again)")
+            again = " (/retry asks it again)" if self.takes_commands else ""
+            reply.tell(f"there is no answer: the question is left out of what follows{again}")
 
     def require_saved(self) -> None:
         """To be called when an answer is on screen. Raises ResourceError where it could not be written."""
@@ -281,6 +301,18 @@ class Conversation:
             dropped_turns=self.history.dropped,
             system_tokens=self._system_tokens,
         )
+
+    def given_text(self) -> str | None:
+        """The last prompt that stands, as the model was given it; None where this model was given none.
+
+        Raises ModelError where the template does not render any more what it rendered before.
+        """
+        reply, history = self.last_reply, self.history
+        if history.unanswered is not None and reply and reply.user == history.unanswered:
+            return reply.laid.text
+        if not history.turns or not history.turns[-1].prompt_ids:
+            return None
+        return self._layout.asked_text(history, len(history.turns) - 1)
 
     def prompt_text(self, user: str = "") -> str:
         """What the model would be given for this question, as text."""

@@ -54,7 +54,10 @@ def test_spellings_and_near_misses() -> None:
     assert find("/BYE") is find("/exit")
     with pytest.raises(UsageError) as caught:
         find("/clera")
-    assert caught.value.hint == "/clear, or /help"
+    assert caught.value.hint == "did you mean /clear? /help lists the commands"
+    with pytest.raises(UsageError) as caught:
+        find("/wxyz")
+    assert caught.value.hint == "/help lists the commands"
 
 
 @pytest.mark.parametrize(
@@ -90,9 +93,37 @@ def test_undo_retry_edit(shell: ChatShell) -> None:
     assert [turn.user for turn in shell.conversation.history.turns] == ["uno"]
     ask(shell.conversation, "due")
     assert shell.do("/undo 5").lines == ("taken back: 2 turns",)
-    for line in ("/undo", "/undo x", "/undo 0", "/retry", "/edit"):
+    for line in ("/undo", "/undo x", "/undo 0"):
         with pytest.raises(UsageError):
             shell.do(line)
+
+
+def test_retry_behind_undo_asks_the_turn_before(shell: ChatShell) -> None:
+    ask(shell.conversation, "two")
+    shell.do("/undo")
+    outcome = shell.do("/retry")
+    assert outcome.reply is not None
+    assert outcome.reply.user == "one"
+    list(outcome.reply.parts())
+
+
+@pytest.mark.parametrize("forgetting", ["/undo", "/clear"])
+def test_nothing_is_left_to_ask_again(forgetting: str, shell: ChatShell) -> None:
+    shell.do(forgetting)
+    for line, purpose in (("/retry", "ask again"), ("/edit", "change"), ("/edit x", "change")):
+        with pytest.raises(UsageError) as caught:
+            shell.do(line)
+        assert caught.value.message == f"nothing is left to {purpose}"
+
+
+def test_nothing_was_asked_yet(scripted_model: Callable[..., Path]) -> None:
+    with talk(scripted_model(["Hello"], chat_template=STRICT, n_ctx=2048)) as conversation:
+        shell = ChatShell(conversation, library(), load(), Notes().notify, contextlib.ExitStack())
+        for line in ("/retry", "/edit"):
+            with pytest.raises(UsageError, match="nothing was asked yet"):
+                shell.do(line)
+        assert shell.do("/show prompt").lines == ("this model was given nothing yet",)
+        assert shell.way_back() is None
 
 
 def test_clear_and_system(shell: ChatShell) -> None:
@@ -124,7 +155,6 @@ def test_set(shell: ChatShell) -> None:
 
 def test_show_tokens_stats_cache(shell: ChatShell) -> None:
     assert any("2,048 tokens" in line for line in shell.do("/show").lines)
-    assert shell.do("/show prompt").lines[1] == "one<|im_end|>"
     assert any("template" in line for line in shell.do("/show model").lines)
     assert any(line.startswith("  session    s") for line in shell.do("/show context").lines)
     assert shell.do("/show params").lines == shell.do("/set").lines
@@ -134,6 +164,46 @@ def test_show_tokens_stats_cache(shell: ChatShell) -> None:
     assert shell.do("/tokens ab").lines == ("2 tokens",)
     assert "3 tokens in" in shell.do("/stats").lines[0]
     assert shell.do("/cache").lines[0] == "--cache auto"
+
+
+def test_show_prompt_is_what_the_model_was_given(shell: ChatShell) -> None:
+    one = ("<|im_start|>user", "one<|im_end|>", "<|im_start|>assistant", "")
+    assert shell.do("/show prompt").lines == one
+    ask(shell.conversation, "two")
+    two = ("<|im_start|>user", "one<|im_end|>", "<|im_start|>assistant", "Hello world!<|im_end|>")
+    two += ("<|im_start|>user", "two<|im_end|>", "<|im_start|>assistant", "")
+    assert shell.do("/show prompt").lines == two
+    shell.do("/undo")
+    assert shell.do("/show prompt").lines == one
+    shell.conversation.say("three").parts().close()  # never begun, so never given
+    assert shell.do("/show prompt").lines == one
+    shell.do("/clear")
+    assert shell.do("/show prompt").lines == ("this model was given nothing yet",)
+
+
+def test_show_prompt_has_the_question_that_got_no_answer(scripted_model: Callable[..., Path]) -> None:
+    with talk(scripted_model([], chat_template=STRICT, n_ctx=2048)) as conversation:
+        assert ask(conversation, "one") == ""
+        shell = ChatShell(conversation, library(), load(), Notes().notify, contextlib.ExitStack())
+        assert shell.do("/show prompt").lines[1] == "one<|im_end|>"
+
+
+def test_sessions_fit_the_screen(shell: ChatShell) -> None:
+    ask(shell.conversation, "Tell a very long story about a ship and its crew.")
+    library().copy(shell.conversation.log, "a-conversation-with-a-long-name")
+    shell.columns = lambda: 60
+    lines = shell.do("/sessions").lines
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 60
+
+
+def test_the_way_back(shell: ChatShell) -> None:
+    assert shell.way_back() == "session s: llmcli chat --continue"
+    library().copy(shell.conversation.log, "newer")
+    os.utime(library().path("newer"), (1 << 31, 1 << 31))
+    assert shell.way_back() == "session s: llmcli chat --session s"
+    shell.do("/clear")
+    assert shell.way_back() is None
 
 
 def test_read_goes_with_the_next_message(shell: ChatShell, tmp_path: Path) -> None:

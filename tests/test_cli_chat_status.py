@@ -47,6 +47,13 @@ def test_what_is_done_comes_first_and_dropped_turns_are_told() -> None:
     assert status.line() == "answering · context 10/100 (10%), 2 turns left out · m"
 
 
+@pytest.mark.parametrize(("used", "percent"), [(191, 5), (20, 0), (21, 1), (4096, 100)])
+def test_the_share_of_the_context_is_rounded_once(used: int, percent: int) -> None:
+    use = ContextUse(used_tokens=used, n_ctx=4096, turns=1, dropped_turns=0, system_tokens=0)
+    assert use.percent == percent
+    assert Status(use=use).line() == f"context {used:,}/4,096 ({percent}%)"
+
+
 def test_a_rate_stays_where_an_answer_has_none() -> None:
     status = Status(tok_s=12.0)
     status.saw(Answer(timings=Timings()))  # type: ignore[arg-type]

@@ -51,7 +51,20 @@ def test_a_turn(start_chat: StartChat, hello: Path) -> None:
         assert "> hi\nHello world\n\n> a message, or /help\ncontext " in seen
         assert "tok/s" in person.below[1]
         assert person.leaves() == 0
-        assert person.sees.endswith("> hi\nHello world")
+        assert re.search(r"> hi\nHello world\n\nsession [\d-]+: llmcli chat --continue$", person.sees)
+
+
+@pytest.mark.parametrize("how", ["-q", "--no-save", "nothing said"])
+def test_leaving_says_nothing_where_there_is_nothing_to_say(how: str, open_terminal: OpenTerminal, hello: Path) -> None:
+    options = [how] if how.startswith("-") else []
+    with open_terminal("chat", "-t", "1", "-m", hello, *options) as terminal:
+        person = Person(terminal, 24, 80)
+        person.waits_for("> a message")
+        if options:
+            person.says("hi")
+            person.waits_until_idle()
+        assert person.leaves() == 0
+        assert "llmcli chat" not in person.sees
 
 
 def test_markdown_is_rendered(start_chat: StartChat, scripted_model: Script) -> None:
@@ -390,6 +403,29 @@ def test_ctrl_c_gives_back_what_was_typed_ahead(start_chat: StartChat, long: Pat
         person.waits_until_idle()
         assert person.below[0] == "> wait"
         assert person.sees.count("w0 ") == 1
+
+
+def test_ctrl_c_makes_no_words_of_commands(start_chat: StartChat, long: Path) -> None:
+    with start_chat(long) as person:
+        person.says("hi")
+        person.waits_for("w20 ")
+        person.types(b"/retry" + ENTER + b"wait" + ENTER + b"/read nofile" + ENTER + b"and more")
+        person.waits_for("next: /read nofile\n> and more")
+        person.types(CTRL_C)
+        person.waits_for("[stopped]\n\nnot done: /retry, /read nofile\n")
+        person.waits_for(lambda _: person.below[:2] == ["> wait", ". and more"])
+        assert person.sees.count("w0 ") == 1
+
+
+def test_an_answer_that_is_cut_says_by_what(start_chat: StartChat, long: Path) -> None:
+    with start_chat(long, "-n", "5", "-c", "128") as person:
+        person.says("hi")
+        assert "w4\n[cut off after 5 tokens: that is the limit (-n, or /set predict)]\n" in person.waits_until_idle()
+        person.says("/set predict -1")
+        person.waits_until_idle()
+        person.says("hi")
+        seen = " ".join(person.waits_until_idle().split())
+        assert "[cut off: the context of 128 tokens is full (a larger -c, or --on-overflow shift)]" in seen
 
 
 def test_ctrl_c_at_the_prompt(start_chat: StartChat, hello: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -96,10 +97,52 @@ def test_slashes_are_words_unless_asked(chat: Chat, model: Path) -> None:
 
 def test_a_wrong_command_ends_a_script(chat: Chat, model: Path) -> None:
     done = chat.run("-m", model, "--commands", stdin="/undoo\nx\n")
-    assert refused(done, 2) == "error: there is no command /undoo (/undo, or /help)"
+    assert refused(done, 2) == ("error: there is no command /undoo (did you mean /undo? /help lists the commands)")
     done = chat.run("-m", model, "--commands", stdin="one\n/edit\nx\n")
     assert done.code == 2
     assert done.err == "error: here /edit needs the new text: /edit TEXT\n"
+
+
+@pytest.fixture(name="endless")
+def singer(scripted_model: Scripted) -> Path:
+    return scripted_model(["la", "li"], chat_template=STRICT, loop=True, n_ctx=256)
+
+
+def test_each_answer_that_was_cut_is_told(chat: Chat, endless: Path) -> None:
+    limit = "the answer was cut off after 2 tokens: that is the limit (-n)\n"
+    assert chat(endless, "-n", "2", stdin="a\nb\n").err == limit * 2
+    full = "the answer was cut off: the context of 256 tokens is full (a larger -c, or --on-overflow shift)\n"
+    assert chat(endless, "-c", "256", stdin="a\n").err == full
+    assert "--on-overflow" not in chat(endless, "-c", "256", "-n", "2", stdin="a\n").err
+    assert chat(endless, "-c", "256", "-q", stdin="a\n").err == ""
+    commands = chat(endless, "-n", "1", "--commands", stdin="a\n").err
+    assert commands == "the answer was cut off after 1 token: that is the limit (-n, or /set predict)\n"
+    found = json.loads(chat(endless, "--json", "-n", "2", stdin="a\n").out)
+    assert found["notes"] == [limit.strip().removeprefix("the answer was ")]
+
+
+def test_what_is_advised_fits_the_situation(chat: Chat, endless: Path) -> None:
+    small = (endless, "-c", "256", "-n", "100", "-q")
+    for policy in ("error", "drop", "shift"):
+        done = chat.run("-m", *small, "--on-overflow", policy, stdin="x" * 300 + "\n")
+        told = refused(done, 4)
+        assert re.fullmatch(r"error: this message has \d+ tokens, and the context 256 \(.*\)", told)
+        assert told.endswith("(a larger -c, or a shorter message)")
+    told = refused(chat.run("-m", *small, "--on-overflow", "error", "-sys", "Sing.", stdin="x" * 300 + "\n"), 4)
+    assert told.startswith("error: this message and the system prompt have ")
+    turns = "sing\n" + "x" * 150 + "\n"
+    done = chat.run("-m", *small, "--on-overflow", "error", stdin=turns)
+    assert done.code == 4
+    assert done.err.endswith(" (a larger -c, or --on-overflow drop)\n")
+    done = chat.run("-m", *small, "--on-overflow", "error", "--commands", stdin=turns)
+    assert done.err.endswith(" (a larger -c, /undo or /clear, or --on-overflow drop)\n")
+
+
+def test_retry_is_advised_where_it_can_be_given(chat: Chat, scripted_model: Scripted) -> None:
+    silent = scripted_model([], chat_template=STRICT, n_ctx=2048)
+    line = "there is no answer: the question is left out of what follows"
+    assert chat(silent, stdin="a\n").err == f"{line}\n"
+    assert chat(silent, "--commands", stdin="a\n").err == f"{line} (/retry asks it again)\n"
 
 
 def test_a_session_goes_on(chat: Chat, model: Path) -> None:

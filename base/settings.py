@@ -80,6 +80,11 @@ class Settings:
         return self.environment.get("TERM", "") in ("", "dumb", "unknown")
 
     @property
+    def completes_for_bash(self) -> bool:
+        """Whether bash asks what it could complete."""
+        return self.environment.get("_LLMCLI_COMPLETE", "").startswith("bash")
+
+    @property
     def editor(self) -> str:
         """The command line of the user's text editor: VISUAL, else EDITOR, else ""."""
         return self.environment.get("VISUAL") or self.environment.get("EDITOR", "")

@@ -63,11 +63,7 @@ class Names:
 
     def all(self) -> list[Name]:
         """Every readable name, in order."""
-        with contextlib.suppress(OSError):
-            files = [n for n in os.listdir(self._layout.names) if not n.startswith(TEMP_PREFIX)]
-            found = (_read(self._layout.names / file) for file in files)
-            return sorted((name for name in found if name), key=lambda name: name.name)
-        return []
+        return names_in(self._layout)
 
     def pinned(self) -> frozenset[Key]:
         """The keys that must not be evicted."""
@@ -80,6 +76,15 @@ class Names:
     def _path(self, name: str) -> Path:
         require_name(name)
         return self._layout.names / name.encode("utf-8", "replace").hex()
+
+
+def names_in(layout: Layout) -> list[Name]:
+    """Every readable name of a store that need not be open, in order."""
+    with contextlib.suppress(OSError):
+        files = [n for n in os.listdir(layout.names) if not n.startswith(TEMP_PREFIX)]
+        found = (_read(layout.names / file) for file in files)
+        return sorted((name for name in found if name), key=lambda name: name.name)
+    return []
 
 
 def require_name(name: str) -> None:

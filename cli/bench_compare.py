@@ -16,7 +16,8 @@ from llmcli.bench.runs import load_rows
 from llmcli.bench.tables import percent, table
 from llmcli.cli import output
 from llmcli.cli.bench_limits import across_from, limit_options, limits_from
-from llmcli.cli.options import complete_file, option, verbosity_options
+from llmcli.cli.complete import complete_file
+from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 
 _EPILOG = """\b

@@ -17,9 +17,10 @@ from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.names import require_name
 from llmcli.cli import output
 from llmcli.cli.cache_options import bench_request, context_for, made_with, open_store, store_options
+from llmcli.cli.complete import complete_file, complete_prefix
 from llmcli.cli.engine_options import engine_options
 from llmcli.cli.inputs import gather_parts, system_prompt
-from llmcli.cli.options import complete_file, model_option, option, verbosity_options
+from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
 from llmcli.engine.chat_template import load_template
@@ -137,7 +138,7 @@ Exit status: 0 done, 2 usage, 3 no such model or not this one, 4 it does not
 fit the context, 6 not enough memory, 1 no such prefix, or it cannot be
 restored.""",
 )
-@click.argument("prefix", metavar="NAME|KEY")
+@click.argument("prefix", metavar="NAME|KEY", shell_complete=complete_prefix)
 @model_option
 @option("--json", is_flag=True, help="One JSON object.")
 @engine_options

@@ -24,8 +24,9 @@ from llmcli.cli.cache_options import (
     open_store,
     store_options,
 )
+from llmcli.cli.complete import complete_file, complete_prefix
 from llmcli.cli.engine_options import engine_options
-from llmcli.cli.options import complete_file, model_option, option, verbosity_options
+from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
 
@@ -44,7 +45,7 @@ Examples:
 Exit status: 0 done, 2 usage or the file is there, 6 the disk is full,
 1 no such prefix.""",
 )
-@click.argument("prefix", metavar="NAME|KEY")
+@click.argument("prefix", metavar="NAME|KEY", shell_complete=complete_prefix)
 @click.argument("file", shell_complete=complete_file)
 @option("--force", is_flag=True, help="Replace a file that is there.")
 @option("--json", is_flag=True, help="One JSON object.")

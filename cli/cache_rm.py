@@ -16,6 +16,7 @@ from llmcli.cache_store.keeper import Keeper
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_dir_option, model_of_this_call, open_store, store_options
 from llmcli.cli.cache_view import Models, plan_lines
+from llmcli.cli.complete import complete_prefix
 from llmcli.cli.confirm import confirm_options, confirmed
 from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.params import Duration, Size
@@ -36,7 +37,7 @@ Examples:
 \b
 Exit status: 0 done, 2 usage or nobody to ask, 1 no such prefix.""",
 )
-@click.argument("prefixes", metavar="NAME|KEY...", nargs=-1, required=True)
+@click.argument("prefixes", metavar="NAME|KEY...", nargs=-1, required=True, shell_complete=complete_prefix)
 @option("--unpin", is_flag=True, help="Take away the names alone; the blocks stay until they are evicted.")
 @option("--json", is_flag=True, help="One JSON object.")
 @confirm_options

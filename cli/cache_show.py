@@ -18,6 +18,7 @@ from llmcli.cache_store.store import PrefixStore
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_dir_option, model_of_this_call, open_store
 from llmcli.cli.cache_view import KEY_DIGITS, Models, age, entry_json
+from llmcli.cli.complete import complete_prefix
 from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine.engine import Reporter, find_model
@@ -38,7 +39,7 @@ Examples:
 \b
 Exit status: 0 done, 2 usage, 3 not this model (-m), 1 no such prefix.""",
 )
-@click.argument("prefix", metavar="NAME|KEY")
+@click.argument("prefix", metavar="NAME|KEY", shell_complete=complete_prefix)
 @model_option
 @option("--text", is_flag=True, help="The text alone.")
 @option("--json", is_flag=True, help="One JSON object.")

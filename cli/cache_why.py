@@ -15,8 +15,9 @@ from llmcli.base.units import format_count
 from llmcli.cache_store.policy import DEFAULT_MIN_TOKENS
 from llmcli.cli import output
 from llmcli.cli.cache_view import difference_line
+from llmcli.cli.complete import complete_file
 from llmcli.cli.inputs import gather_parts, system_prompt
-from llmcli.cli.options import complete_file, model_option, option, verbosity_options
+from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.params import Whole
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native

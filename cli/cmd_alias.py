@@ -9,7 +9,8 @@ import click
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
-from llmcli.cli.options import complete_file, option, verbosity_options
+from llmcli.cli.complete import complete_alias, complete_model
+from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.cli.table import table_lines
 
@@ -40,8 +41,8 @@ Examples:
 \b
 Exit status: 0 done, 2 usage, 1 config.toml cannot be changed.""",
 )
-@click.argument("name", metavar="NAME")
-@click.argument("reference", metavar="MODEL", shell_complete=complete_file)
+@click.argument("name", metavar="NAME", shell_complete=complete_alias)
+@click.argument("reference", metavar="MODEL", shell_complete=complete_model)
 @verbosity_options
 @click.pass_obj
 def set_(settings: Settings, /, **values: Any) -> None:
@@ -123,7 +124,7 @@ Examples:
 \b
 Exit status: 0 done, 2 usage, 1 no such alias.""",
 )
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_alias)
 @click.pass_obj
 def rm(settings: Settings, /, **values: Any) -> None:
     """Forget aliases; the models stay."""

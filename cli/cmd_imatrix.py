@@ -14,8 +14,9 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_count, format_seconds
 from llmcli.cli import output
+from llmcli.cli.complete import complete_model
 from llmcli.cli.measure_options import measure_options, measure_request, most_windows, one_model
-from llmcli.cli.options import complete_file, model_option, option, verbosity_options
+from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.params import Whole
 from llmcli.cli.reporter import StderrReporter
 from llmcli.cli.text_source import text_from
@@ -38,7 +39,7 @@ kept), 1 anything else."""
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_file)
+@click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_model)
 @model_option
 @option("-f", "--file", metavar="FILE", help="The text; '-' is stdin. [default: one that comes with llmcli]")
 @option("-o", "--output", metavar="FILE", help="Where to write it. [default: MODEL.imatrix.gguf in this folder]")

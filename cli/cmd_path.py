@@ -8,7 +8,8 @@ import click
 
 from llmcli.base.settings import Settings
 from llmcli.cli import output
-from llmcli.cli.options import complete_file, option
+from llmcli.cli.complete import complete_model
+from llmcli.cli.options import option
 from llmcli.models.resolve import resolve_here
 
 _EPILOG = """\b
@@ -22,7 +23,7 @@ Exit status: 0 done, 2 usage, 3 no such model, 1 anything else."""
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("model", metavar="MODEL", shell_complete=complete_file)
+@click.argument("model", metavar="MODEL", shell_complete=complete_model)
 @option("--all", is_flag=True, help="All files of a split model, one on a line.")
 @option("--real", is_flag=True, help="With links followed: in the Hugging Face cache the blob.")
 @option("--json", is_flag=True, help="One JSON object.")

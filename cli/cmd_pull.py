@@ -11,6 +11,7 @@ import click
 from llmcli.base.errors import LlmcliError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.cli import output
+from llmcli.cli.complete import complete_pull
 from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.pull_progress import PullProgress
 from llmcli.cli.pull_view import headline, plan_json, plan_text, remarks, result_json
@@ -33,7 +34,7 @@ memory or disk, 130 interrupted, 1 anything else."""
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("references", metavar="REF...", nargs=-1, required=True)
+@click.argument("references", metavar="REF...", nargs=-1, required=True, shell_complete=complete_pull)
 @option("--quant", metavar="QUANT", help="The quantization to take, such as Q4_K_M. [default: the best that fits]")
 @option("--revision", metavar="REV", help="A branch, tag or commit of the repository. [default: main]")
 @option("--sha256", metavar="HEX", help="What a file from a plain address must have.")

@@ -14,8 +14,9 @@ from llmcli.base.errors import LimitMissedError, LlmcliError, UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
+from llmcli.cli.complete import complete_model
 from llmcli.cli.measure_options import measure_options, measure_request, most_windows
-from llmcli.cli.options import complete_file, model_option, option, verbosity_options
+from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.params import Size
 from llmcli.cli.reporter import StderrReporter
 from llmcli.cli.text_source import text_from
@@ -38,7 +39,7 @@ Exit status: 0 done, 2 usage, 3 no such model, 5 --fail-if,
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("names", metavar="[MODEL]...", nargs=-1, shell_complete=complete_file)
+@click.argument("names", metavar="[MODEL]...", nargs=-1, shell_complete=complete_model)
 @model_option
 @option("--base", metavar="MODEL", help="The model to compare with, best the one that MODEL was made of.")
 @option("-f", "--file", metavar="FILE", help="The text; '-' is stdin. [default: one that comes with llmcli]")

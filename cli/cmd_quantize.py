@@ -14,6 +14,7 @@ from llmcli.base.errors import UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cli import output
+from llmcli.cli.complete import complete_quantize, complete_tensor_type
 from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.params import Real, Size, Text, Whole
 
@@ -68,7 +69,7 @@ class _Parsed(click.ParamType[Any]):
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("words", metavar="IN [OUT] [TYPE[,TYPE...]]", nargs=-1)
+@click.argument("words", metavar="IN [OUT] [TYPE[,TYPE...]]", nargs=-1, shell_complete=complete_quantize)
 @option("--fit", type=Size(), metavar="SIZE", help="Choose the types: the best model whose file is no larger.")
 @option("--bpw", type=Real(0.5, 32), metavar="X", help="Choose the types: the best model of X bits per weight.")
 @option("--for-this-machine", is_flag=True, help="Choose the type by size, quality and measured speed on this CPU.")
@@ -77,8 +78,20 @@ class _Parsed(click.ParamType[Any]):
 @option("--imatrix", metavar="FILE|auto", help="The importance matrix of the model; auto: measure one, or recall it.")
 @option("--include-weights", multiple=True, metavar="NAME", help="Use the matrix for tensors with NAME in it alone.")
 @option("--exclude-weights", multiple=True, metavar="NAME", help="Do not use the matrix for tensors with NAME in it.")
-@option("--output-tensor-type", type=_Parsed("type"), metavar="TYPE", help="The type of output.weight.")
-@option("--token-embedding-type", type=_Parsed("type"), metavar="TYPE", help="The type of the token embeddings.")
+@option(
+    "--output-tensor-type",
+    type=_Parsed("type"),
+    metavar="TYPE",
+    shell_complete=complete_tensor_type,
+    help="The type of output.weight.",
+)
+@option(
+    "--token-embedding-type",
+    type=_Parsed("type"),
+    metavar="TYPE",
+    shell_complete=complete_tensor_type,
+    help="The type of the token embeddings.",
+)
 @option(
     "--tensor-type",
     type=_Parsed("rule"),

@@ -14,8 +14,9 @@ from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_dir_option, cache_from
+from llmcli.cli.complete import complete_model
 from llmcli.cli.confirm import confirm_options, confirmed
-from llmcli.cli.options import complete_file, option, verbosity_options
+from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.models.identity import forget, known_content_ids
 from llmcli.models.inventory import take_inventory
@@ -53,7 +54,7 @@ class _Prefixes:
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_file)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
 @option("--keep-cache", is_flag=True, help="Keep what the prefix store has of them.")
 @option("--json", is_flag=True, help="One JSON object.")
 @confirm_options

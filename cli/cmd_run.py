@@ -12,6 +12,7 @@ from llmcli.base.errors import LimitMissedError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_from, cache_options, saved_prefix
+from llmcli.cli.complete import complete_prefix, complete_session
 from llmcli.cli.engine_options import engine_options, request_from, rope_from
 from llmcli.cli.inputs import gather_parts, system_prompt
 from llmcli.cli.options import (
@@ -62,8 +63,19 @@ Exit status: 0 done, 2 usage, 3 no such model, 4 the prompt does not fit,
     help="Text put before the prompt; may be repeated. '-' is stdin.",
 )
 @system_prompt_options
-@option("--prefix", metavar="NAME", help="Go on from a prefix that `llmcli cache save` named.")
-@option("--session", type=Utf8(), metavar="NAME", help="Ask in a saved conversation, new or old, and save the answer.")
+@option(
+    "--prefix",
+    metavar="NAME",
+    shell_complete=complete_prefix,
+    help="Go on from a prefix that `llmcli cache save` named.",
+)
+@option(
+    "--session",
+    type=Utf8(),
+    metavar="NAME",
+    shell_complete=complete_session,
+    help="Ask in a saved conversation, new or old, and save the answer.",
+)
 @length_options
 @option("--raw", is_flag=True, help="Continue the text as it is, without a chat template.")
 @chat_template_option

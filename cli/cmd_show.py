@@ -9,7 +9,8 @@ import click
 from llmcli.base.errors import ModelError
 from llmcli.base.settings import Settings
 from llmcli.cli import output
-from llmcli.cli.options import complete_file, option, verbosity_options
+from llmcli.cli.complete import complete_model
+from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.params import Whole
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine.context import KV_TYPES
@@ -32,7 +33,7 @@ _KV_TYPE = click.Choice(list(KV_TYPES), case_sensitive=False)
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("model", metavar="MODEL", shell_complete=complete_file)
+@click.argument("model", metavar="MODEL", shell_complete=complete_model)
 @option(
     "-c",
     "--ctx-size",

@@ -15,7 +15,8 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
 from llmcli.cli import output
-from llmcli.cli.options import complete_file, option, verbosity_options
+from llmcli.cli.complete import complete_model
+from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.models.inventory import take_inventory
 from llmcli.models.resolve import resolve_here
@@ -43,7 +44,7 @@ class _Asked:
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("models", metavar="[MODEL]...", nargs=-1, shell_complete=complete_file)
+@click.argument("models", metavar="[MODEL]...", nargs=-1, shell_complete=complete_model)
 @option("--all", is_flag=True, help="Every model of `llmcli ls`, the damaged ones too.")
 @option("--json", is_flag=True, help="An array of objects.")
 @verbosity_options

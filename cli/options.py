@@ -7,16 +7,14 @@ The large groups are in engine_options, sampling_options and cache_options.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from llmcli.base.settings import flag_variable
+from llmcli.cli.complete import complete_file, complete_folder, complete_model
 from llmcli.cli.params import Text, Utf8, Whole
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +26,7 @@ _RIVALS = (
     ("grammar", "grammar_file"),
     ("rope_scale", "rope_freq_scale"),
 )
+_COMPLETERS = {"DIR": complete_folder, "MODEL": complete_model}  # by the metavar of an option
 STRENGTH = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
 
 
@@ -52,27 +51,11 @@ def option(*names: str, **attributes: Any) -> Callable[[F], F]:
     """
     long = next(name for name in names if name.startswith("--"))
     attributes = {"cls": _Option, "type": None if attributes.get("is_flag") else Text(), **attributes}
-    if "FILE" in (metavar := attributes.get("metavar", "")) or metavar == "MODEL":
+    if "FILE" in (metavar := attributes.get("metavar", "")):
         attributes["shell_complete"] = complete_file
-    elif metavar == "DIR":
-        attributes["shell_complete"] = complete_folder
+    elif completer := _COMPLETERS.get(metavar):
+        attributes.setdefault("shell_complete", completer)
     return click.option(*names, long[2:].replace("-", "_"), envvar=flag_variable(long), **attributes)
-
-
-def complete_file(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What a shell offers for a parameter that names a file."""
-    return _completed_by_shell(incomplete, "file")
-
-
-def complete_folder(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What a shell offers for a parameter that names a folder."""
-    return _completed_by_shell(incomplete, "dir")
-
-
-def _completed_by_shell(incomplete: str, kind: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem  # not for the calls that answer
-
-    return [CompletionItem(incomplete, type=kind)]
 
 
 def without_weaker_rivals(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
 from llmcli.cli import output
+from llmcli.cli.complete import complete_session
 from llmcli.cli.confirm import confirm_options, confirmed
 from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.params import Utf8
@@ -31,7 +32,7 @@ Examples:
 Exit status: 0 done, 2 usage, 6 no room, 1 no such session, or the new name
 is taken.""",
 )
-@click.argument("name", type=Utf8(), metavar="NAME")
+@click.argument("name", type=Utf8(), shell_complete=complete_session, metavar="NAME")
 @click.argument("new", type=Utf8(), metavar="NEW")
 @click.pass_obj
 def fork(settings: Settings, name: str, new: str) -> None:
@@ -51,7 +52,7 @@ Examples:
 Exit status: 0 done, 2 usage, 1 no such session, it is open, or the new name
 is taken.""",
 )
-@click.argument("name", type=Utf8(), metavar="NAME")
+@click.argument("name", type=Utf8(), shell_complete=complete_session, metavar="NAME")
 @click.argument("new", type=Utf8(), metavar="NEW")
 @click.pass_obj
 def rename(settings: Settings, name: str, new: str) -> None:
@@ -73,7 +74,7 @@ Examples:
 Exit status: 0 done, 2 usage or nobody to ask, 1 no such session, or it is
 open.""",
 )
-@click.argument("names", type=Utf8(), metavar="NAME...", nargs=-1)
+@click.argument("names", type=Utf8(), shell_complete=complete_session, metavar="NAME...", nargs=-1)
 @option("--all", is_flag=True, help="Every saved conversation.")
 @option("--json", is_flag=True, help="One JSON object.")
 @confirm_options

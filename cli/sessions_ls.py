@@ -16,6 +16,7 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_count
 from llmcli.cli import output
+from llmcli.cli.complete import complete_session
 from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.params import Utf8
 from llmcli.cli.reporter import StderrReporter
@@ -66,7 +67,7 @@ Examples:
 \b
 Exit status: 0 done, 2 usage, 1 no such session or a damaged one.""",
 )
-@click.argument("name", type=Utf8(), metavar="NAME")
+@click.argument("name", type=Utf8(), shell_complete=complete_session, metavar="NAME")
 @option("--last", type=click.IntRange(1), metavar="N", help="The last N turns alone.")
 @option("--reasoning", is_flag=True, help="With the thinking before the answers.")
 @option("--json", is_flag=True, help="One JSON object.")
@@ -120,7 +121,7 @@ Examples:
 Exit status: 0 done, 2 usage, 6 no room, 1 no such session, or the file is
 there already.""",
 )
-@click.argument("name", type=Utf8(), metavar="NAME")
+@click.argument("name", type=Utf8(), shell_complete=complete_session, metavar="NAME")
 @option("-o", "--output", metavar="FILE", help="Where to; without it stdout.")
 @option(
     "--format",

@@ -31,7 +31,7 @@ class Nobody:
 
     @property
     def progress(self) -> ProgressFactory:
-        return lambda _title, _total: _Silence()
+        return lambda _title, _total, _unit="": _Silence()
 
 
 class _Silence:

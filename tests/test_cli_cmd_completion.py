@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,7 +45,19 @@ def test_an_unknown_shell(capfd: pytest.CaptureFixture[str]) -> None:
     assert call(["completion", "tcsh"]) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.startswith("error: Invalid value for '[bash|zsh|fish]': 'tcsh' is not one of 'bash', 'zsh', 'fish'")
+    assert err == "error: there is no completion for tcsh (llmcli completion bash|zsh|fish)\n"
+
+
+@pytest.mark.parametrize("page", ["help", "docs"])
+def test_the_lines_of_the_examples_work_in_a_new_home(page: str, tmp_path: Path, run_cli: RunCli) -> None:
+    docs = Path(__file__).parent.parent / "docs/commands/completion.md"
+    text = run_cli("completion", "--help").out if page == "help" else docs.read_text()
+    lines = [line.strip() for line in text.splitlines() if line.lstrip().startswith(("mkdir ", "llmcli completion "))]
+    assert len(lines) == 6
+    script = "llmcli() { echo a script; }\n" + "\n".join(lines)
+    done = subprocess.run(["sh", "-ec", script], env={**os.environ, "HOME": str(tmp_path)}, check=False)
+    assert done.returncode == 0
+    assert len([file for file in tmp_path.rglob("*") if file.is_file()]) == 3
 
 
 def test_a_shell_is_told_commands_and_options(run_cli: RunCli) -> None:
@@ -57,7 +70,22 @@ def test_a_shell_is_told_commands_and_options(run_cli: RunCli) -> None:
     assert complete("llmcli run --flash-attn ", 3) == ["plain,auto", "plain,on", "plain,off"]
     assert complete("llmcli tokenize --no-b", 2) == ["plain,--no-bos"]
     # Files are left to the shell: "default" completion of what is typed so far.
-    for line in ("run -f", "run -m", "run --lora", "cache save -sysf", "cache warm", "cache export name", "cache why"):
+    for line in (
+        "run -f",
+        "run -m",
+        "run --lora",
+        "quantize",
+        "show",
+        "rm",
+        "verify",
+        "path",
+        "imatrix",
+        "quality",
+        "cache save -sysf",
+        "cache warm",
+        "cache export name",
+        "cache why",
+    ):
         words = f"llmcli {line} no"
         assert complete(words, len(words.split()) - 1) == ["file,no"], line
     assert complete("llmcli cache ls --cache-dir ", 4) == ["dir,"]

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -135,7 +136,7 @@ def clock(*, step_s: float) -> Iterator[None]:
     """Between two looks at the clock `step_s` seconds pass."""
     now = itertools.count(step=step_s)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reporter.time, "monotonic", lambda: next(now))
+        patch.setattr(time, "monotonic", lambda: next(now))
         yield
 
 

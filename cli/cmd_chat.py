@@ -16,6 +16,7 @@ from llmcli.base.text import printable
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_from, cache_options
 from llmcli.cli.chat_shell import ChatShell, FrontOptions
+from llmcli.cli.complete import complete_session
 from llmcli.cli.engine_options import engine_options, request_from, rope_from
 from llmcli.cli.inputs import system_prompt
 from llmcli.cli.options import (
@@ -55,7 +56,13 @@ Exit status: 0 done, 2 usage or another model than the session's,
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @model_option
 @system_prompt_options
-@option("--session", type=Utf8(), metavar="NAME", help="The saved conversation to go on with, or to begin.")
+@option(
+    "--session",
+    type=Utf8(),
+    metavar="NAME",
+    shell_complete=complete_session,
+    help="The saved conversation to go on with, or to begin.",
+)
 @option("-C", "--continue", is_flag=True, help="Go on with the conversation that was used last.")
 @option("--no-save", is_flag=True, help="Save nothing of this conversation.")
 @option("--switch-model", is_flag=True, help="Go on with a session that was with another model.")

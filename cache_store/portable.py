@@ -21,7 +21,7 @@ import xxhash
 
 from llmcli.base.errors import LlmcliError, ModelError
 from llmcli.base.text import printable
-from llmcli.cache_store.block_file import pread, read_entry, read_part, remove, write_temp
+from llmcli.cache_store.block_file import pread, read_entry, read_header, read_part, remove, write_temp
 from llmcli.cache_store.block_format import (
     CHECKSUM_BYTES,
     MAX_HEADER_BYTES,
@@ -34,7 +34,7 @@ from llmcli.cache_store.block_format import (
     stated_file_bytes,
 )
 from llmcli.cache_store.context import Context
-from llmcli.cache_store.keys import Fingerprint, Namespace, unpack_tokens
+from llmcli.cache_store.keys import Fingerprint, unpack_tokens
 from llmcli.cache_store.layout import TEMP_PREFIX
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.reasons import other_reason
@@ -79,7 +79,7 @@ def export_chain(context: Context, chain: Sequence[BlockRef], fingerprint: Finge
     head = _HEAD.pack(MAGIC, VERSION, len(raw)) + raw
     temp = target.parent / f"{TEMP_PREFIX}{os.getpid():x}-{target.name}"[:200]
     try:
-        buffers = _export_buffers(context, chain, fingerprint, head + xxhash.xxh3_128_digest(head))
+        buffers = _export_buffers(chain, head + xxhash.xxh3_128_digest(head))
         written = write_temp(temp, buffers)
         os.replace(temp, target)
     except OSError as error:
@@ -91,15 +91,13 @@ def export_chain(context: Context, chain: Sequence[BlockRef], fingerprint: Finge
     return written
 
 
-def _export_buffers(
-    context: Context, chain: Sequence[BlockRef], fingerprint: Fingerprint, head: bytes
-) -> Iterator[memoryview]:
-    """The file piece by piece: one block is mapped at a time."""
+def _export_buffers(chain: Sequence[BlockRef], head: bytes) -> Iterator[memoryview]:
+    """The file piece by piece: one block is mapped at a time. Keys follow from the salt that a block was saved under."""
     yield memoryview(head)
     for ref in chain:
         parts = {name: read_part(ref.path, ref.key, name) for name in ref.part_bytes}
         block = NewBlock(
-            Namespace.of(fingerprint, context.salt), ref.key, ref.parent, ref.grandparent, ref.start_tokens,
+            read_header(ref.path)[0].namespace, ref.key, ref.parent, ref.grandparent, ref.start_tokens,
             ref.tokens, ref.exact, ref.preview, ref.created_s, parts,
         )  # fmt: skip
         yield memoryview(pack_header(block))

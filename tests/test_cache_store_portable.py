@@ -57,6 +57,17 @@ def test_a_chain_moves_to_another_store_and_another_salt(exported: Path, tmp_pat
     assert sorted(file.name for file in tmp_path.iterdir()) == ["prefix.kv", "small", "strong"]
 
 
+@pytest.mark.parametrize("salt", ["", "tenant", "third"])
+def test_it_does_not_matter_under_which_salt_it_is_exported(salt: str, tmp_path: Path) -> None:
+    """The key of a block follows from the salt that it was saved under, and so must the header that goes out."""
+    with open_store(tmp_path / "s", salt="tenant") as store:
+        refs = put(store, TOKENS)
+    with open_store(tmp_path / "s", salt=salt) as store:
+        store.keeper().export_chain(refs[-1].key.hex(), tmp_path / "prefix.kv")
+    with open_store(tmp_path / "small") as store:
+        assert store.keeper().import_chain(tmp_path / "prefix.kv", FINGERPRINT).tokens == 600
+
+
 def test_another_model_is_refused_with_the_reason_and_nothing_is_stored(exported: Path, tmp_path: Path) -> None:
     other = Fingerprint.of({**FACTS, "type_k": "q8_0"})
     words = r"does not fit: other kv type \(type_k: stored f16, now q8_0\)"

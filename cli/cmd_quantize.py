@@ -123,9 +123,9 @@ class _Parsed(click.ParamType[Any]):
 def command(settings: Settings, /, **values: Any) -> None:
     """Quantize the model IN to TYPE, into OUT.
 
-    IN is a file or any other name of a model. OUT is a file, a folder, or a name with {type} in it; without it the
-    output lies beside IN, under its name with the type. Several TYPEs are made one after the other. --fit and --bpw
-    choose the types instead.
+    IN is a file or any other name of a model. OUT is a file, a folder (with a slash at its end it is made where it is
+    missing), or a name with {type} in it; without it the output lies beside IN, under its name with the type. Several
+    TYPEs are made one after the other. --fit and --bpw choose the types instead.
     """
     from llmcli.cli.quantize_view import QuantizeView, outcome_lines
 
@@ -278,7 +278,7 @@ def target_for(source: Any, out: str | None, type_name: str, values: Mapping[str
 
     parts = len(source.headers) if values["keep_split"] else 1
     path = _out_path(out, default_name(source.path, type_name), type_name, _default_folder(source.path, settings))
-    return target_at(path, parts=parts, forced=values["force"])
+    return target_at(path, parts=parts, forced=values["force"], makes_folder=out is not None and out.endswith(os.sep))
 
 
 def _default_folder(source: Path, settings: Settings) -> Path:

@@ -29,12 +29,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The output of one type: `files` are all its parts, `stem` what llama.cpp makes their names of."""
+    """The output of one type: `files` are all its parts, `stem` what llama.cpp makes their names of.
+
+    makes_folder   the user named the folder as one, so that it is made where it is missing
+    """
 
     folder: Path
     files: tuple[Path, ...]
     stem: str
     forced: bool
+    makes_folder: bool = False
 
     @property
     def first(self) -> Path:
@@ -51,7 +55,7 @@ def default_name(source: Path, type_name: str) -> str:
     return f"{stem}-{type_name}{SUFFIX}"
 
 
-def target_at(path: Path, *, parts: int, forced: bool) -> Target:
+def target_at(path: Path, *, parts: int, forced: bool, makes_folder: bool = False) -> Target:
     """The files of the output that the user calls `path`, given in how many parts it is written.
 
     A link is followed, so that what it points to is replaced and the link stays. Raises UsageError for the name of one
@@ -65,19 +69,18 @@ def target_at(path: Path, *, parts: int, forced: bool) -> Target:
                 f"{printable(real.name)} is the name of one part of {shard.count}, and the output is one file",
                 hint=f"call it {printable(shard.stem)}{SUFFIX}, or keep the parts of a split model with --keep-split",
             )
-        return Target(real.parent, (real,), real.name, forced)
+        return Target(real.parent, (real,), real.name, forced, makes_folder)
     stem = shard.stem if shard else model_name(real.name)
     names = Shard(stem, 1, parts)
-    return Target(real.parent, tuple(real.with_name(names.sibling(i + 1)) for i in range(parts)), stem, forced)
+    files = tuple(real.with_name(names.sibling(i + 1)) for i in range(parts))
+    return Target(real.parent, files, stem, forced, makes_folder)
 
 
 def check_target(target: Target, inputs: Sequence[Path]) -> None:
     """Refuse, before anything is touched, what cannot or must not be written. Raises LlmcliError."""
     for file in target.files:
         _check_not_an_input(file, inputs)
-    shown = printable(str(target.folder))
-    if not os.path.isdir(target.folder):
-        raise LlmcliError(f"the folder {shown} does not exist", hint=f"mkdir -p {shown}")
+    _check_folder(target)
     for file in target.files:
         if not os.path.lexists(file):
             continue
@@ -85,6 +88,17 @@ def check_target(target: Target, inputs: Sequence[Path]) -> None:
             raise LlmcliError(f"{printable(str(file))} is there and is no regular file")
         if not target.forced:
             raise LlmcliError(f"{printable(str(file))} is there already", hint="--force replaces it once it is whole")
+
+
+def _check_folder(target: Target) -> None:
+    folder = target.folder
+    if target.makes_folder and not os.path.lexists(folder):
+        folder = folder.parent
+    shown = printable(str(folder))
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise LlmcliError(f"{shown} is no folder", hint="name an output somewhere else")
+    if not os.path.isdir(folder):
+        raise LlmcliError(f"the folder {shown} does not exist", hint=f"mkdir -p {shown}")
 
 
 def _check_not_an_input(file: Path, inputs: Sequence[Path]) -> None:
@@ -100,7 +114,7 @@ def _check_not_an_input(file: Path, inputs: Sequence[Path]) -> None:
 def check_space(folder: Path, needed_bytes: int) -> None:
     """Raise ResourceError where the disk, or the limit on a file's size, has no room for what will be written."""
     with contextlib.suppress(OSError):
-        free = shutil.disk_usage(folder).free
+        free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
         if free < needed_bytes:
             raise ResourceError(
                 f"the output needs {format_bytes(needed_bytes)}, and {printable(str(folder))} has {format_bytes(free)} "
@@ -111,9 +125,15 @@ def check_space(folder: Path, needed_bytes: int) -> None:
 
 @contextlib.contextmanager
 def work_folder(target: Target) -> Iterator[Path]:
-    """A new folder beside the target, removed on any way out. Raises LlmcliError where it cannot be made."""
+    """A new folder beside the target, removed on any way out. Raises LlmcliError where it cannot be made.
+
+    Where the target's own folder is made for it, that one goes too unless something has come into it.
+    """
     _sweep(target.folder)
+    is_new = target.makes_folder and not target.folder.exists()
     try:
+        if is_new:
+            target.folder.mkdir(exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=target.folder))
     except OSError as error:
         raise cannot_write(target.folder, error) from None
@@ -122,6 +142,9 @@ def work_folder(target: Target) -> Iterator[Path]:
             yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        if is_new:
+            with contextlib.suppress(OSError):  # it holds the output
+                target.folder.rmdir()
 
 
 def _sweep(folder: Path) -> None:

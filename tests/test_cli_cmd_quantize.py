@@ -93,6 +93,19 @@ def test_several_types_into_a_folder(quantize: Quantize, wide: Path, tmp_path: P
     assert names(tmp_path) == ["out", "wide-F32.gguf", "x-Q4_0.gguf", "x-Q8_0.gguf"]
 
 
+def test_a_name_with_a_slash_at_its_end_is_a_folder_to_make(quantize: Quantize, wide: Path, tmp_path: Path) -> None:
+    """As the examples have it. Its own parent has to be there, and a run that fails leaves no folder."""
+    assert quantize(wide, "out/", "Q8_0,Q4_0", "--dry-run").code == 0
+    assert "no tensor" in refused(quantize(wide, "out/", "IQ4_NL", "--tensor-type", "nowhere=q8_0", "-q"), 2)
+    assert names(tmp_path) == ["wide-F32.gguf"]
+    done = quantize(wide, "out/", "Q8_0,q4_0", "-q")
+    assert (done.code, done.err) == (0, "")
+    assert names(tmp_path / "out") == ["wide-Q4_0.gguf", "wide-Q8_0.gguf"]
+    assert "a/b does not exist (mkdir -p " in refused(quantize(wide, "a/b/c/", "Q8_0"), 1)
+    assert "wide-F32.gguf is no folder" in refused(quantize(wide, "wide-F32.gguf/", "Q8_0"), 1)
+    assert names(tmp_path) == ["out", "wide-F32.gguf"]
+
+
 def test_several_types_into_one_file(quantize: Quantize, wide: Path) -> None:
     assert "{type}" in refused(quantize(wide, "x.gguf", "Q8_0,Q4_0"), 2)
 

@@ -265,3 +265,18 @@ def test_force_replaces(tmp_path: Path) -> None:
 def test_mode_follows_the_mask(tmp_path: Path) -> None:
     (tmp_path / "new").touch()
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == new_file_mode()
+
+
+def test_a_folder_that_is_made_goes_where_nothing_comes_into_it(tmp_path: Path) -> None:
+    made = target_at(tmp_path / "out" / "x.gguf", parts=1, forced=False, makes_folder=True)
+    check_target(made, [])
+    check_space(made.folder, 1)
+    with pytest.raises(ResourceError):
+        check_space(made.folder, 1 << 60)
+    with pytest.raises(ZeroDivisionError), work_folder(made):
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+    with work_folder(made) as folder:
+        (folder / "x.gguf").write_bytes(b"whole")
+        publish([folder / "x.gguf"], made, mode=0o644)
+    assert [path.name for path in made.folder.iterdir()] == ["x.gguf"]

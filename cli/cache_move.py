@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from llmcli.base.errors import LlmcliError, ModelError, UsageError
+from llmcli.base.errors import ModelError, ResourceError, UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
@@ -113,7 +113,7 @@ def import_(settings: Settings, /, **values: Any) -> None:
         keeper = store.keeper()
         done = keeper.import_chain(source, stored)
         if done.refused is not None:
-            raise LlmcliError(
+            raise ResourceError(
                 f"{printable(values['file'])}: {done.tokens:,} tokens were stored, then no more: {done.refused}",
                 hint="llmcli cache stats",
             )

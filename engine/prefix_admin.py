@@ -110,9 +110,13 @@ class Bench:
     def fill(self, recipe: Recipe) -> Filled:
         """Compute and store what every prompt with this beginning shares.
 
-        Raises UsageError where it is too short to be stored, ContextOverflowError, UserInterruptError.
+        Raises UsageError where it is too short to be stored, ContextOverflowError, UserInterruptError, ResourceError
+        where the store has no room for it.
         """
-        return self._fill(recipe, keep_whole=False)[0]
+        filled = self._fill(recipe, keep_whole=False)[0]
+        if filled.stored_tokens < min(self._options.policy.min_tokens, filled.tokens):
+            raise _not_kept(f"{filled.stored_tokens:,} of its {filled.tokens:,} tokens were kept")
+        return filled
 
     def save(self, recipe: Recipe) -> tuple[Filled, BlockRef]:
         """The same to the last token, and the recipe with it: also the block that a name can be given to.

@@ -54,6 +54,16 @@ def test_run_prefix_asks_what_the_whole_run_asks(cache: Cache, saved: list[str])
         assert cache.llmcli("run", "--raw", "--prefix", "fox", "x")[0] == 2
 
 
+def test_run_prefix_tells_no_difference_before_what_was_restored(cache: Cache) -> None:
+    cache.ask("-f", cache.file(TEXT[::-1], "other.txt"), "Who?")
+    cache.save("fox")
+    first = cache.ask("--prefix", "fox", "Who?")
+    assert (first["usage"]["restored_tokens"], first["cache"]["first_difference"]) == (STORED_TOKENS, None)
+    second = cache.ask("--prefix", "fox", "Why?")["cache"]["first_difference"]
+    assert second["position_tokens"] == TEXT_TOKENS + len("Wh")
+    assert (second["stored"][-8:-6], second["prompt"][-8:-6]) != ("", "")
+
+
 def test_run_prefix_goes_on_without_the_file_and_the_model_option(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +186,22 @@ def test_warm(cache: Cache) -> None:
     assert (code, err) == (0, "")
     assert out.startswith(f"{one}: 308 tokens, 256 restored, 52 computed in ")
     assert not any(entry["pinned"] for entry in cache.json("ls"))
+
+
+def test_what_the_store_has_no_room_for_is_exit_6(cache: Cache) -> None:
+    code, out, err = cache("warm", "--json", "-t", "1", "--cache-max", "1K", cache.file(TEXT, "one.txt"))
+    assert (code, out) == (6, "")
+    assert err.splitlines()[-1] == (
+        "error: the prefix could not be kept: 0 of its 308 tokens were kept"
+        " (llmcli cache stats, or a larger --cache-max)"
+    )
+    exported = str(cache.folder / "fox.kv")
+    cache.save("fox")
+    cache.ok("export", "fox", exported)
+    cache.ok("clear", "--yes")
+    code, out, err = cache("import", "--cache-max", "1K", exported)
+    assert (code, out) == (6, "")
+    assert "0 tokens were stored, then no more: " in err
 
 
 def test_a_real_model(cache: Cache, smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ class Usage:
     """Totals since the index was made.
 
     hit_tokens and miss_tokens are what prompt-cache billing counts: restored, and computed.
+    evicted for the budget, expired by lifetime, removed by the user (`llmcli cache rm`, `prune`)
     """
 
     lookups: int
@@ -24,6 +25,7 @@ class Usage:
     written_bytes: int
     evicted_bytes: int
     expired_bytes: int
+    removed_bytes: int
     damaged_blocks: int
 
     @property

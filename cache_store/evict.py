@@ -24,6 +24,7 @@ _BATCH = 64
 _SAME_TIME_S = 0.01
 EVICTED = "evicted"
 EXPIRED = "expired"
+REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,10 +69,15 @@ def expire(connection: sqlite3.Connection, layout: Layout, before_s: float, kept
 
 
 def delete_leaves(
-    connection: sqlite3.Connection, layout: Layout, keys: Iterable[tuple[Key, Key]], kept: frozenset[Key], reason: str
+    connection: sqlite3.Connection,
+    layout: Layout,
+    keys: Iterable[tuple[Key, Key]],
+    kept: frozenset[Key],
+    reason: str | None,
 ) -> tuple[int, int]:
     """Delete the (key, parent) blocks in this order, passing over pinned ones and ones with children by now.
 
+    reason   why, as a miss will tell it; None: another block holds the same
     Returns (blocks, bytes) deleted.
     """
     blocks = nbytes = 0
@@ -83,6 +89,8 @@ def delete_leaves(
         known = delete_block(connection, key, reason, time.time())
         if remove(path) or known:
             blocks, nbytes = blocks + 1, nbytes + (known or size)
+    if reason is not None and nbytes:
+        add_to_counter(connection, f"{reason}_bytes", nbytes)
     return blocks, nbytes
 
 

@@ -2,7 +2,7 @@
 
 children holds the token ids of each block once, big-endian, ordered by parent and ids: the stored block that shares
 the longest run with a prompt is then a neighbour of the prompt in that order, found without looking at the others.
-gone remembers why blocks vanished, so that a miss can be explained; it is trimmed.
+gone remembers why blocks vanished, so that a miss can be explained: see cache_store/gone.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sqlite3
 import sys
 from pathlib import Path
 
+from llmcli.cache_store import gone
 from llmcli.cache_store.block_format import BlockHeader
-from llmcli.cache_store.keys import KEY_BYTES, Key, sortable
+from llmcli.cache_store.keys import KEY_BYTES, Key, Namespace, sortable
 
 APPLICATION_ID = 0x4C4D4B56  # "LMKV"
 INDEX_VERSION = 1
 PAGE_BYTES = 8192  # a row of children is up to 1.1 KB; with 4096 SQLite would give each an overflow page
-MAX_GONE = 20_000
 _NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "9p", "afs", "lustre", "gpfs", "ceph", "gluster", "fuse.sshfs", "beegfs")
 
 _BLOCKS = (
@@ -85,31 +85,34 @@ def insert_block(connection: sqlite3.Connection, header: BlockHeader, used_s: fl
     connection.execute(
         "INSERT OR IGNORE INTO children VALUES (?, ?, ?)", (header.parent, sortable(header.tokens), header.key)
     )
-    connection.execute("DELETE FROM gone WHERE key = ?", (header.key,))
     add_to_counter(connection, "stored_bytes", header.file_bytes)
     return True
 
 
-def delete_block(connection: sqlite3.Connection, key: Key, reason: str, now_s: float) -> int:
-    """Drop the row of a block and remember why it went; returns its bytes (0 where there was no row)."""
-    row = connection.execute("SELECT parent, nbytes FROM blocks WHERE key = ?", (key,)).fetchone()
+def delete_block(connection: sqlite3.Connection, key: Key, reason: str | None, now_s: float) -> int:
+    """Drop the row of a block and remember why it went; returns its bytes (0 where there was no row).
+
+    reason   None: another block holds the same, so nothing went
+    """
+    row = connection.execute(
+        "SELECT parent, nbytes, fingerprint, salt, start_tokens, exact FROM blocks WHERE key = ?", (key,)
+    ).fetchone()
     if row is None:
         return 0
     parent, nbytes = as_key(row[0]), as_int(row[1])
     connection.execute("DELETE FROM blocks WHERE key = ?", (key,))
-    connection.execute("DELETE FROM children WHERE parent = ? AND key = ?", (parent, key))
-    connection.execute("INSERT OR REPLACE INTO gone VALUES (?, ?, ?)", (key, reason, now_s))
+    child = connection.execute("SELECT tokens FROM children WHERE parent = ? AND key = ?", (parent, key)).fetchone()
+    if child is not None:
+        ids = as_bytes(child[0])
+        connection.execute("DELETE FROM children WHERE parent = ? AND tokens = ? AND key = ?", (parent, ids, key))
+        if reason is not None:
+            namespace, exact = Namespace(as_bytes(row[2]), as_bytes(row[3])), bool(row[5])
+            tokens = sortable(ids)  # swaps the bytes of each id, so it is its own inverse
+            gone.remember(
+                connection, namespace, parent, as_int(row[4]), tokens, exact=exact, reason=reason, now_s=now_s
+            )
     add_to_counter(connection, "stored_bytes", -nbytes)
     return nbytes
-
-
-def trim_gone(connection: sqlite3.Connection) -> None:
-    """Forget the oldest reasons past MAX_GONE."""
-    (count,) = connection.execute("SELECT count(*) FROM gone").fetchone()
-    if count > MAX_GONE:
-        connection.execute(
-            "DELETE FROM gone WHERE key IN (SELECT key FROM gone ORDER BY gone_s LIMIT ?)", (count - MAX_GONE // 2,)
-        )
 
 
 def add_to_counter(connection: sqlite3.Connection, name: str, amount: float) -> None:

@@ -16,11 +16,12 @@ from llmcli.cache_store import maintain, portable
 from llmcli.cache_store.block_file import read_header
 from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.catalog import Catalog, Entry, RemovalPlan
+from llmcli.cache_store.chain import climb
 from llmcli.cache_store.context import WRITABLE, Context
 from llmcli.cache_store.counters import Usage
 from llmcli.cache_store.index_schema import as_bytes, as_int, as_key, counters
 from llmcli.cache_store.keys import KEY_BYTES, Fingerprint, Key
-from llmcli.cache_store.match import BlockRef, climb
+from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.names import Name
 from llmcli.cache_store.policy import free_bytes
 from llmcli.cache_store.save import overhead_bytes

@@ -11,11 +11,11 @@ from pathlib import Path
 from llmcli.cache_store.block_file import read_header, read_part, remove
 from llmcli.cache_store.block_format import BlockHeader, DamagedError
 from llmcli.cache_store.catalog import RemovalPlan
+from llmcli.cache_store.chain import climb
 from llmcli.cache_store.context import WRITABLE, Context
-from llmcli.cache_store.evict import delete_leaves
+from llmcli.cache_store.evict import REMOVED, delete_leaves
 from llmcli.cache_store.keys import Key
 from llmcli.cache_store.layout import TEMP_PREFIX, BlockName, parse_block_name
-from llmcli.cache_store.match import climb
 from llmcli.cache_store.upkeep import reconcile
 from llmcli.cache_store.writers import stray_temps
 
@@ -144,9 +144,7 @@ def carry_out(context: Context, plan: RemovalPlan) -> tuple[int, int]:
     for start in range(0, len(doomed), _DELETE_AT_ONCE):
         with context.index.writing() as connection:
             if connection is not None:
-                some = delete_leaves(
-                    connection, context.layout, doomed[start : start + _DELETE_AT_ONCE], kept, "removed"
-                )
+                some = delete_leaves(connection, context.layout, doomed[start : start + _DELETE_AT_ONCE], kept, REMOVED)
                 blocks, nbytes = blocks + some[0], nbytes + some[1]
     return blocks, nbytes
 

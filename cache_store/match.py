@@ -4,6 +4,9 @@ Walk: the key of the next 256 tokens is computed and its file opened, until ther
 last block (shorter blocks, and full ones that differ somewhere) are compared token by token. A child that matches
 whole is walked on from, so conversations that were stored turn by turn are followed to their end. The stored token
 ids are compared everywhere; a key alone proves nothing.
+
+Blocks that this look-up may not use (the end of a named prefix, an answer) are followed too, a little way: they are
+stored, and what the prompt shares with them decides which stored prompt is the nearest, and what it is a use of.
 """
 
 from __future__ import annotations
@@ -26,11 +29,12 @@ from llmcli.cache_store.keys import (
     unpack_tokens,
 )
 from llmcli.cache_store.layout import Layout
+from llmcli.cache_store.parting import Difference, Parting
 
 MAX_SEEN_NAMES = 2_000  # about 1 ms of directory reading; beyond it the index is asked
 MAX_FOUND_CHILDREN = 32
 _MAX_EXPANSIONS = 512
-_CONTEXT_TOKENS = 8
+_MAX_UNUSABLE = 32  # blocks followed that cannot be restored: for the account alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +84,22 @@ class BlockRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Where the prompt leaves the nearest stored one: the position, and the ids on both sides of it.
-
-    start_tokens   position of the first id in `stored` and in `prompt`
-    """
-
-    position_tokens: int
-    start_tokens: int
-    stored: tuple[int, ...]
-    prompt: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
-    """The longest run: whole blocks in order, then `partial_tokens` tokens of `partial`."""
+    """The longest run: whole blocks in order, then `partial_tokens` tokens of `partial`.
+
+    passed   whole blocks that the prompt goes through and that this look-up may not use
+    """
 
     blocks: tuple[BlockRef, ...]
     partial: BlockRef | None = None
     partial_tokens: int = 0
     difference: Difference | None = None
+    passed: tuple[BlockRef, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens of the prompt that is."""
+        return (self.blocks[-1].end_tokens if self.blocks else 0) + self.partial_tokens
 
 
 class _Node(NamedTuple):
@@ -128,6 +128,8 @@ class Walk:
     expired       whether a block last used at this time is too old
     on_damage     told of every file that is not what its name says
     neighbours    children of a block that are nearest to the tokens that follow, by the index; None without one
+    expired_tokens   how much of the prompt blocks that are too old would have given, that of one behind the other
+                     left out
     """
 
     layout: Layout
@@ -138,13 +140,22 @@ class Walk:
     expired: Callable[[float], bool]
     on_damage: Callable[[str, Key, DamagedError], None]
     neighbours: Callable[[Key, bytes], list[Key] | None]
-    saw_expired: bool = False
+    expired_tokens: int = 0
     _best: _Node | None = None
     _partial: BlockRef | None = None
     _partial_tokens: int = 0
-    _nearest: tuple[int, BlockRef] | None = None
     _expansions: int = 0
     _expanded: set[Key] = field(default_factory=set)
+    _unusable: list[_Node] = field(default_factory=list)
+    _parting: Parting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._parting = Parting(self.prompt)
+
+    @property
+    def reached_tokens(self) -> int:
+        """The longest beginning of the prompt that is stored, whether it may be used or not."""
+        return self._parting.reached_tokens
 
     def find(self) -> Found:
         """The longest run that is stored and usable."""
@@ -154,8 +165,8 @@ class Walk:
         while self.ending_part and not self._found_enough(above) and above.before and self._may_expand():
             above = above.before
             self._explore(above)
-        blocks = tuple(reversed([node.ref for node in _upwards(self._best) if node.ref]))
-        return Found(blocks, self._partial, self._partial_tokens, self._difference())
+        blocks, passed = _refs(self._best), self._pass_unusable()
+        return Found(blocks, self._partial, self._partial_tokens, self._parting.difference(), passed)
 
     def _found_enough(self, node: _Node) -> bool:
         return self._best is not None and self._best.end_tokens >= node.end_tokens
@@ -175,9 +186,29 @@ class Walk:
             for child, shared in self._children(node):
                 if shared < child.n_tokens:
                     self._consider_cut(node, child, shared)
+                elif not self._may_use(child):
+                    self._unusable.append(node.then(child))
                 elif child.key not in self._expanded:
                     whole.append(child)
             stack += [self._walk_full(node.then(child)) for child in sorted(whole, key=lambda ref: ref.n_tokens)]
+
+    def _pass_unusable(self) -> tuple[BlockRef, ...]:
+        """Follow what may not be used as far as the prompt goes with it; the blocks of the longest such run."""
+        deepest, left = None, _MAX_UNUSABLE
+        while self._unusable and left:
+            node, left = self._walk_full(self._unusable.pop()), left - 1
+            self._parting.went_to(node.end_tokens)
+            if deepest is None or node.end_tokens > deepest.end_tokens:
+                deepest = node
+            for child, shared in self._children(node):
+                if shared < child.n_tokens:
+                    self._parting.left(node.end_tokens, child.tokens, shared)
+                else:
+                    self._unusable.append(node.then(child))
+        return tuple(ref for ref in _refs(deepest) if not self._may_use(ref))
+
+    def _may_use(self, ref: BlockRef) -> bool:
+        return ref.exact or not self.exact_only
 
     def _walk_full(self, node: _Node) -> _Node:
         """Follow full blocks by computed key as far as they go."""
@@ -194,15 +225,15 @@ class Walk:
     def _full_block(self, node: _Node, tokens: bytes) -> BlockRef | None:
         after_exact = node.ref is None or node.ref.exact
         for exact in (True, False):
-            if (exact and not after_exact) or (self.exact_only and not exact):
+            if (exact and not after_exact) or (self.exact_only and after_exact and not exact):
                 continue
             ref = self._open(node, self.namespace.key(node.key, tokens, exact=exact), tokens)
-            if ref is not None:
+            if ref is not None and ref.exact == exact:
                 return ref
         return None
 
     def _children(self, node: _Node) -> Iterator[tuple[BlockRef, int]]:
-        """Stored continuations of `node` with the tokens they share with the prompt, those that share none left out."""
+        """Stored continuations of `node` with the tokens they share with the prompt, usable or not; some share none."""
         parent, start = node.key, node.end_tokens * TOKEN_BYTES
         rest = self.prompt[start : start + BLOCK_TOKENS * TOKEN_BYTES]
         if not rest:
@@ -212,11 +243,11 @@ class Walk:
             keys = nearest
         for key in keys:
             ref = self._open(node, key)
-            if ref is not None and (shared := common_tokens(ref.tokens, rest)):
-                yield ref, shared
+            if ref is not None:
+                yield ref, common_tokens(ref.tokens, rest)
 
     def _open(self, node: _Node, key: Key, tokens: bytes | None = None) -> BlockRef | None:
-        """The usable block `key` behind `node`; None where there is none.
+        """The block `key` behind `node`; None where there is none, or one that is too old.
 
         tokens   what the block must hold, where `key` was computed from it; else the key is computed from the block
         """
@@ -230,9 +261,8 @@ class Walk:
             self.on_damage(path, key, error)
             return None
         if self.expired(facts.st_mtime):
-            self.saw_expired = True
-            return None
-        if self.exact_only and not header.exact:
+            shared = common_tokens(header.tokens, self.prompt[node.end_tokens * TOKEN_BYTES :])
+            self.expired_tokens = max(self.expired_tokens, node.end_tokens + shared)
             return None
         return BlockRef.of(header, path)
 
@@ -245,6 +275,7 @@ class Walk:
             raise DamagedError(f"{printable(path)}: holds another block")
 
     def _consider(self, node: _Node) -> None:
+        self._parting.went_to(node.end_tokens)
         if self.ending_part and (node.ref is None or self.ending_part not in node.ref.part_bytes):
             return
         best_end = (self._best.end_tokens if self._best else 0) + self._partial_tokens
@@ -252,48 +283,19 @@ class Walk:
             self._best, self._partial, self._partial_tokens = node, None, 0
 
     def _consider_cut(self, node: _Node, child: BlockRef, shared: int) -> None:
+        self._parting.left(node.end_tokens, child.tokens, shared)
         end = node.end_tokens + shared
-        if end < len(self.prompt) // TOKEN_BYTES and (self._nearest is None or end > self._nearest[0]):
-            self._nearest = (end, child)
-        if self.ending_part is None and end > (self._best.end_tokens if self._best else 0) + self._partial_tokens:
+        if not shared or self.ending_part or not self._may_use(child):
+            return
+        if end > (self._best.end_tokens if self._best else 0) + self._partial_tokens:
             self._best, self._partial, self._partial_tokens = node, child, shared
 
-    def _difference(self) -> Difference | None:
-        if self._nearest is None:
-            return None
-        position, child = self._nearest
-        start = max(child.start_tokens, position - _CONTEXT_TOKENS)
-        end = position + _CONTEXT_TOKENS
-        stored = child.token_ids[start - child.start_tokens : end - child.start_tokens]
-        prompt = unpack_tokens(self.prompt[start * TOKEN_BYTES : end * TOKEN_BYTES])
-        return Difference(position, start, stored, prompt)
 
-
-def _upwards(node: _Node | None) -> Iterator[_Node]:
+def _refs(node: _Node | None) -> tuple[BlockRef, ...]:
+    """The blocks up to `node`, first block first."""
+    found: list[BlockRef] = []
     while node is not None:
-        yield node
+        if node.ref:
+            found.append(node.ref)
         node = node.before
-
-
-def climb(layout: Layout, key: Key, parent: Key) -> list[BlockRef] | None:
-    """The chain that ends with the block `key` behind `parent`, first block first; None where it is not whole.
-
-    Needs no index: a header names its grandparent, which with the parent's key makes the parent's path.
-    """
-    chain: list[BlockRef] = []
-    while True:
-        path = layout.block(parent, key)
-        try:
-            header, _ = read_header(path)
-        except (FileNotFoundError, DamagedError):
-            return None
-        follows = not chain or (chain[-1].start_tokens, chain[-1].grandparent) == (
-            header.start_tokens + header.n_tokens,
-            header.parent,
-        )
-        if not follows or (header.key, header.parent) != (key, parent) or not header.key_is_its_own():
-            return None
-        chain.append(BlockRef.of(header, path))
-        if header.start_tokens == 0:
-            return chain[::-1]
-        key, parent = header.parent, header.grandparent
+    return tuple(reversed(found))

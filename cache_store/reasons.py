@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from llmcli.base.text import printable
+from llmcli.base.units import format_count
 from llmcli.cache_store.block_file import read_header
 from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.keys import BLOCK_TOKENS, TOKEN_BYTES, Fingerprint, Namespace, Scalar, common_tokens
@@ -23,6 +24,8 @@ class MissReason(str, Enum):
 
     OFF = "off"
     TOO_SHORT = "too_short"
+    SHARES_TOO_LITTLE = "shares_too_little"
+    NOT_TESTED = "not_tested"
     NOTHING_STORED = "nothing_stored"
     OTHER_MODEL = "other_model"
     OTHER_BUILD = "other_build"
@@ -36,6 +39,21 @@ class MissReason(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+def too_short(tokens: int, min_tokens: int) -> str:
+    """The sentence for a prompt that is too short itself."""
+    end = "" if tokens < min_tokens else ", the last of which is always computed"
+    return f"{format_count(tokens, 'token')}{end}, the minimum is {min_tokens:,}"
+
+
+def shares_too_little(shared: int, min_tokens: int, *, usable: int | None = None) -> str:
+    """The sentence for a prompt of which less is stored than is restored at least.
+
+    usable   how many of the shared tokens a restore may use, where that is not all of them
+    """
+    end = "" if usable in (None, shared) else f", of which {usable:,} may be restored"
+    return f"{format_count(shared, 'token')} with what is stored{end}, the minimum is {min_tokens:,}"
 
 
 def other_reason(stored: Fingerprint, wanted: Fingerprint) -> tuple[MissReason, str]:

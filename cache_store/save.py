@@ -191,6 +191,7 @@ def _tree_bytes(folder: Path) -> int:
 
 def _place(context: Context, parent: BlockRef | None, path: Path, temp: Path) -> BlockHeader | None:
     """Give the file its name and its row; None where its parent is gone. Tails that it contains make way for it."""
+    from llmcli.cache_store import gone
     from llmcli.cache_store.index_schema import delete_block, insert_block
 
     header, _ = read_header(temp)
@@ -202,8 +203,12 @@ def _place(context: Context, parent: BlockRef | None, path: Path, temp: Path) ->
                 return None
         os.replace(temp, path)
         if connection is not None:
-            delete_block(connection, header.key, "replaced", time.time())
+            delete_block(connection, header.key, None, time.time())
             insert_block(connection, header, time.time())
+            gone.forget(
+                connection, Namespace(header.fingerprint, header.salt), header.parent, header.start_tokens,
+                header.tokens, exact=header.exact,
+            )  # fmt: skip
             _drop_superseded(context, connection, header)
     return header
 
@@ -221,4 +226,4 @@ def _drop_superseded(context: Context, connection: sqlite3.Connection, header: B
         with contextlib.suppress(FileNotFoundError, DamagedError):
             shorter, _ = read_header(path)
             if SNAPSHOT_PART not in shorter.parts and set(shorter.parts) <= set(header.parts):
-                delete_leaves(connection, context.layout, [(key, header.parent)], named, "superseded")
+                delete_leaves(connection, context.layout, [(key, header.parent)], named, None)

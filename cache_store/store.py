@@ -25,8 +25,6 @@ from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.context import OFF, WRITABLE, Context, open_context
 from llmcli.cache_store.cost import Rates
 from llmcli.cache_store.keys import (
-    BLOCK_TOKENS,
-    TOKEN_BYTES,
     Fingerprint,
     Key,
     Namespace,
@@ -34,9 +32,10 @@ from llmcli.cache_store.keys import (
     pack_tokens,
     sortable,
 )
-from llmcli.cache_store.match import BlockRef, Difference, Found, Walk
+from llmcli.cache_store.match import BlockRef, Found, Walk
+from llmcli.cache_store.parting import Difference
 from llmcli.cache_store.policy import Policy
-from llmcli.cache_store.reasons import MissReason, other_reason, stored_elsewhere
+from llmcli.cache_store.reasons import MissReason, other_reason, shares_too_little, stored_elsewhere, too_short
 from llmcli.cache_store.save import Stored, save_block
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class Match:
     partial_last_tokens    how many tokens of the last block count; 0 where all of them do
     difference             where the prompt leaves the nearest stored one; None where nothing near is stored
     miss_reason, miss_detail   set where fewer tokens than the policy's minimum match
+    passed                 whole blocks that the prompt goes through too, and that cannot be restored as asked
     """
 
     blocks: tuple[BlockRef, ...]
@@ -62,6 +62,7 @@ class Match:
     difference: Difference | None
     miss_reason: MissReason | None
     miss_detail: str
+    passed: tuple[BlockRef, ...] = ()
 
     @property
     def whole_blocks(self) -> tuple[BlockRef, ...]:
@@ -126,7 +127,7 @@ class PrefixStore:
         if self.mode == OFF:
             return _miss(MissReason.OFF)
         if len(tokens) < policy.min_tokens:
-            return _miss(MissReason.TOO_SHORT, f"{len(tokens)} tokens, the minimum is {policy.min_tokens}")
+            return _miss(MissReason.TOO_SHORT, too_short(len(tokens), policy.min_tokens))
         prompt, damaged = pack_tokens(tokens), list[DamagedError]()
 
         def on_damage(path: str, key: Key, error: DamagedError) -> None:
@@ -139,10 +140,9 @@ class PrefixStore:
             lambda used_s: policy.expired(used_s, now_s), on_damage, self._neighbours,
         )  # fmt: skip
         found = walk.find()
-        matched = (found.blocks[-1].end_tokens if found.blocks else 0) + found.partial_tokens
-        reason, detail = None, ""
+        matched, reason, detail = found.tokens, None, ""
         if matched < policy.min_tokens:
-            reason, detail = self._why(fingerprint, prompt, walk, damaged)
+            reason, detail = self._why(fingerprint, walk, found, damaged)
         return _as_match(found, matched, reason, detail)
 
     def read(self, ref: BlockRef, part: str) -> memoryview:
@@ -165,7 +165,7 @@ class PrefixStore:
     def used(
         self, refs: Sequence[BlockRef], *, hit_tokens: int, miss_tokens: int, saved_s: float, read_bytes: int
     ) -> None:
-        """Record a prompt: the blocks restored for it (they become the last used), and what that won."""
+        """Record a prompt: the blocks that it is a use of (they become the last used), and what that won."""
         if self.mode != WRITABLE:
             return
         now_s, pending = time.time(), self._context.pending
@@ -258,31 +258,40 @@ class PrefixStore:
             self._context.warn(f"a damaged block was removed from the prefix store ({error.message})", once_as="damage")
 
     def _why(
-        self, fingerprint: Fingerprint, prompt: bytes, walk: Walk, damaged: list[DamagedError]
+        self, fingerprint: Fingerprint, walk: Walk, found: Found, damaged: list[DamagedError]
     ) -> tuple[MissReason, str]:
-        """Why nothing of `prompt` was found. Only asked on a miss: the time it takes is lost beside a prefill."""
+        """Why too little of the prompt was found. Only asked on a miss: the time it takes is lost beside a prefill."""
+        least = self._context.policy.min_tokens
         if damaged:
             return MissReason.DAMAGED, damaged[0].message
-        if walk.saw_expired:
+        if walk.expired_tokens >= least:
             return MissReason.EXPIRED, ""
-        if gone := self._gone_reason(walk.namespace, prompt):
+        if gone := self._gone_reason(walk, found):
             return gone, ""
         known = self._context.fingerprints.all()
-        other = stored_elsewhere(self._context.layout, known, fingerprint, self._context.salt, prompt)
-        return other_reason(other, fingerprint) if other else (MissReason.NOTHING_STORED, "")
+        other = stored_elsewhere(self._context.layout, known, fingerprint, self._context.salt, walk.prompt)
+        if other:
+            return other_reason(other, fingerprint)
+        if not walk.reached_tokens:
+            return MissReason.NOTHING_STORED, ""
+        return MissReason.SHARES_TOO_LITTLE, shares_too_little(walk.reached_tokens, least, usable=found.tokens)
 
-    def _gone_reason(self, namespace: Namespace, prompt: bytes) -> MissReason | None:
-        """Why the first block of this prompt was removed, if it once was there."""
+    def _gone_reason(self, walk: Walk, found: Found) -> MissReason | None:
+        """Why what was stored of this prompt was removed, if it once was there."""
         if not self._context.layout.index.exists():
             return None
-        first = prompt[: BLOCK_TOKENS * TOKEN_BYTES]
-        keys = [namespace.key(namespace.root, first, exact=exact) for exact in (True, False)]
-        with self._context.index.reading(build=False) as connection:
+        from llmcli.cache_store.gone import glance, reason_of
+
+        parents = [(walk.namespace.root, 0), *((ref.key, ref.end_tokens) for ref in found.blocks)]
+        word = None
+        is_ours, path = self.mode == WRITABLE, self._context.layout.index
+        with self._context.index.reading(build=False) if is_ours else glance(path) as connection:
             if connection is not None:
-                row = connection.execute("SELECT reason FROM gone WHERE key IN (?, ?)", keys).fetchone()
-                words = {str(reason): reason for reason in MissReason}
-                return words.get(str(row[0])) if row else None
-        return None
+                word = reason_of(
+                    connection, walk.namespace, parents, walk.prompt, exact_only=walk.exact_only,
+                    min_tokens=self._context.policy.min_tokens,
+                )  # fmt: skip
+        return next((reason for reason in MissReason if reason == word), None)
 
 
 def _miss(reason: MissReason, detail: str = "") -> Match:
@@ -291,4 +300,4 @@ def _miss(reason: MissReason, detail: str = "") -> Match:
 
 def _as_match(found: Found, matched: int, reason: MissReason | None, detail: str) -> Match:
     blocks = (*found.blocks, found.partial) if found.partial else found.blocks
-    return Match(blocks, matched, found.partial_tokens, found.difference, reason, detail)
+    return Match(blocks, matched, found.partial_tokens, found.difference, reason, detail, found.passed)

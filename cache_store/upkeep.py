@@ -9,10 +9,11 @@ import time
 from typing import TYPE_CHECKING
 
 from llmcli.base.files import fsync_dir
+from llmcli.cache_store import gone
 from llmcli.cache_store.block_file import read_header, remove
 from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.context import WRITABLE, Context
-from llmcli.cache_store.index_schema import add_to_counter, as_key, delete_block, insert_block, trim_gone
+from llmcli.cache_store.index_schema import add_to_counter, as_key, delete_block, insert_block
 from llmcli.cache_store.keys import Key
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _write_pending(context: Context) -> None:
             )
         for key in damaged:
             delete_block(connection, Key(key), "damaged", time.time())
-        trim_gone(connection)
+        gone.trim(connection)
 
 
 def _expire(context: Context, before_s: float) -> None:

@@ -65,6 +65,7 @@ def _stats_json(found: Stats, store: PrefixStore) -> dict[str, Any]:
         "written_bytes": usage.written_bytes,
         "evicted_bytes": usage.evicted_bytes,
         "expired_bytes": usage.expired_bytes,
+        "removed_bytes": usage.removed_bytes,
         "damaged_blocks": usage.damaged_blocks,
         "billing": {"hit_tokens": usage.hit_tokens, "miss_tokens": usage.miss_tokens, "hit_rate": usage.hit_rate},
     }
@@ -74,7 +75,14 @@ def _stats_text(found: Stats, store: PrefixStore) -> str:
     usage = found.usage
     prefixes = f"{found.entries:,} {'prefix' if found.entries == 1 else 'prefixes'}"
     used = f"{format_bytes(found.stored_bytes)} + {format_bytes(found.overhead_bytes)} overhead"
-    lost = f"{format_bytes(usage.evicted_bytes)} evicted, {format_bytes(usage.expired_bytes)} expired"
+    lost = ", ".join(
+        f"{format_bytes(nbytes)} {how}"
+        for nbytes, how in (
+            (usage.evicted_bytes, "evicted"),
+            (usage.expired_bytes, "expired"),
+            (usage.removed_bytes, "removed"),
+        )
+    )
     rows = {
         "folder": printable(str(store.root)),
         "stored": f"{prefixes} in {format_count(found.blocks, 'block')}, {found.pinned:,} pinned",

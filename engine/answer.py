@@ -98,8 +98,10 @@ class Answer:
         """What the prefix store did."""
         if self._prefix:
             return self._prefix.report
-        mode = self._request.cache.mode
-        return CacheReport(mode) if mode == "off" else CacheReport(mode, miss_reason="too_short")
+        cache, tokens = self._request.cache, len(self._prompt.ids)
+        if cache.mode == "off" or tokens >= cache.policy.min_tokens:
+            return CacheReport(cache.mode)
+        return CacheReport.too_short(cache.mode, tokens, cache.policy.min_tokens)
 
     @property
     def finish_reason(self) -> FinishReason:

@@ -30,8 +30,9 @@ from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cache_store.cost import Rates
 from llmcli.cache_store.keys import Fingerprint
-from llmcli.cache_store.match import BlockRef, Difference
-from llmcli.cache_store.reasons import MissReason
+from llmcli.cache_store.match import BlockRef
+from llmcli.cache_store.parting import Difference
+from llmcli.cache_store.reasons import MissReason, too_short
 from llmcli.cache_store.store import Match, PrefixStore
 from llmcli.engine.context import AbortedError
 from llmcli.engine.engine import Engine
@@ -64,6 +65,7 @@ class PrefixCache:
         self._cold_logits: bytes | None = None
         self._ids: Sequence[int] = ()
         self._refs: tuple[BlockRef, ...] = ()
+        self._passed: tuple[BlockRef, ...] = ()  # stored blocks that the prompt goes through, restored or not
         self._held_tokens = 0  # what the session held before, computed or restored for an earlier prompt
         self.report = CacheReport(options.mode)
 
@@ -115,19 +117,22 @@ class PrefixCache:
             self._trust.test_first(self._restorer, ids, match)
             match = self._restorer.match(ids[:-1])  # a damaged block may have gone
         self._states = self._state_positions(boundaries)
-        if match.blocks and self._trust.allows_restoring(inexact=self._options.mode == "max", report=self.report):
+        is_enough = match.miss_reason is None
+        if is_enough and self._trust.allows_restoring(inexact=self._options.mode == "max", report=self.report):
             begun = time.perf_counter()
             step = 1 if self._options.mode == "max" else self.grid_tokens or 1
             found = self._restorer.restore(ids, match, step, self.report)
             if found.blocks:
-                self._refs = found.blocks
+                self._refs, self._passed = found.blocks, (*match.whole_blocks, *match.passed)
                 self.report.hit(found.end_tokens, time.perf_counter() - begun)
             if not found.is_sound:
                 match = self._restorer.match(ids[:-1])  # what is damaged is gone now, and is to be saved again
         self._prepare_saving(match)
 
     def _note_miss(self, match: Match) -> None:
-        if match.miss_reason is not None:
+        if match.miss_reason == MissReason.TOO_SHORT:  # the look-up was for all tokens but the last
+            self.report.miss(MissReason.TOO_SHORT, too_short(len(self._ids), self._options.policy.min_tokens))
+        elif match.miss_reason is not None:
             self.report.miss(match.miss_reason, match.miss_detail)
         if match.difference is not None:
             self.report.first_difference = self._readable(match.difference)
@@ -171,10 +176,8 @@ class PrefixCache:
 
     def _parting(self, match: Match) -> int:
         """Where the prompt leaves a stored block in its middle, on the grid; 0 where it does not."""
-        leaves = match.partial_last_tokens and match.difference
-        if not leaves or leaves.position_tokens != match.matched_tokens:
-            return 0
-        return match.matched_tokens // GRID_TOKENS * GRID_TOKENS
+        leaves = match.partial_last_tokens and match.matched_tokens < len(self._ids) - 1
+        return match.matched_tokens // GRID_TOKENS * GRID_TOKENS if leaves else 0
 
     def _exact_end(self, start: int) -> int:
         """Up to where a cold run has the bits of this one, in what is saved from `start` on.
@@ -257,8 +260,9 @@ class PrefixCache:
 
     def _record(self, measured: Rates) -> None:
         report = self.report
+        known = {ref.key for ref in self._refs}
         self._store.used(
-            self._refs,
+            (*self._refs, *(ref for ref in self._passed if ref.key not in known)),
             hit_tokens=report.restored_tokens,
             miss_tokens=len(self._ids) - report.restored_tokens - self._held_tokens,
             saved_s=max(report.saved_s or 0.0, 0.0),

@@ -53,6 +53,15 @@ class CacheReport:
     miss_detail: str = ""
     first_difference: dict[str, Any] | None = None
 
+    @classmethod
+    def too_short(cls, mode: str, tokens: int, min_tokens: int) -> CacheReport:
+        """Of a prompt for which the store is not even opened."""
+        from llmcli.cache_store.reasons import MissReason, too_short
+
+        report = cls(mode)
+        report.miss(MissReason.TOO_SHORT, too_short(tokens, min_tokens))
+        return report
+
     def miss(self, reason: MissReason, detail: str = "") -> None:
         """Nothing is restored, for this reason; a later `hit` takes it back."""
         self.miss_reason, self.miss_detail = str(reason), detail

@@ -12,7 +12,7 @@ from llmcli.base.records import dataclass
 from llmcli.cache_store.block_format import DamagedError
 from llmcli.cache_store.keys import Fingerprint
 from llmcli.cache_store.match import BlockRef
-from llmcli.cache_store.reasons import MissReason
+from llmcli.cache_store.reasons import MissReason, shares_too_little
 from llmcli.cache_store.store import Match, PrefixStore
 from llmcli.engine.context import AbortedError
 from llmcli.engine.engine import Engine
@@ -56,7 +56,12 @@ class Restorer:
         blocks, limit, is_sound = match.blocks, match.matched_tokens, True
         while blocks:
             blocks, end = self._legal(blocks, limit, step)
-            if not blocks or not self._is_worth_it(blocks, end, report):
+            if end < self._options.policy.min_tokens or not blocks:
+                if is_sound:
+                    least = max(self._options.policy.min_tokens, step)
+                    report.miss(MissReason.SHARES_TOO_LITTLE, shares_too_little(limit, least, usable=end))
+                break
+            if not self._is_worth_it(blocks, end, report):
                 break
             failed_at = self.attempt(ids, blocks, end, report)
             if failed_at is None:
@@ -76,9 +81,6 @@ class Restorer:
         return blocks, blocks[-1].end_tokens if blocks else 0
 
     def _is_worth_it(self, blocks: Sequence[BlockRef], end: int, report: CacheReport) -> bool:
-        if end < self._options.policy.min_tokens:
-            report.miss(MissReason.TOO_SHORT, f"{end} tokens")
-            return False
         nbytes = sum(
             ref.part_bytes.get(name, 0) for ref in blocks for name in self._structure.needed_parts(ref.end_tokens, end)
         )

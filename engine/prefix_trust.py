@@ -81,7 +81,7 @@ class Trust:
     def allows_restoring(self, *, inexact: bool, report: CacheReport) -> bool:
         """Whether blocks may be restored; `report` is told why not. `inexact`: the user gave exactness up."""
         if self.grid_tokens is None:
-            report.miss(MissReason.NOTHING_STORED, "what is stored has not been tested yet")
+            report.miss(MissReason.NOT_TESTED, "a run with these settings has to show first that a restore is exact")
         elif self.grid_tokens == 0 and not inexact:
             report.miss(MissReason.OFF, "restoring is not exact on this machine; --cache max allows it")
         else:

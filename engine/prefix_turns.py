@@ -34,7 +34,7 @@ class TurnCache(PrefixCache):
         Afterwards the session holds as many, or more that were restored.
         """
         self.report = CacheReport(self._options.mode)
-        self._saver, self._refs, self._cold_logits = None, (), None
+        self._saver, self._refs, self._passed, self._cold_logits = None, (), (), None
         self._exact_tokens, self._held_tokens, self._ids = exact_tokens, held_tokens, ids
         match = self._restorer.match(ids[:-1])
         if self._ends_at(match) >= _TIMES * held_tokens + _MORE_TOKENS or not held_tokens:

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmcli.cache_store import match as match_module
-from llmcli.cache_store.keys import NO_KEY, Key
-from llmcli.cache_store.layout import Layout
-from llmcli.cache_store.match import Difference, climb
+from llmcli.cache_store.keys import NO_KEY
+from llmcli.cache_store.parting import Difference
 from llmcli.cache_store.policy import Policy
 from llmcli.cache_store.store import PrefixStore
 from tests.cache_store_case import (  # noqa: F401
@@ -75,7 +74,47 @@ def test_difference_names_the_position_and_both_sides(store: PrefixStore) -> Non
     found = store.match(FINGERPRINT, [*LONG[:300], 5001, 5002, 5003])
     assert found.difference == Difference(300, 292, tuple(LONG[292:308]), (*LONG[292:300], 5001, 5002, 5003))
     found = store.match(FINGERPRINT, [*LONG[:258], 5001])
-    assert found.difference == Difference(258, 256, tuple(LONG[256:266]), (*LONG[256:258], 5001))
+    assert found.difference == Difference(258, 250, tuple(LONG[250:266]), (*LONG[250:258], 5001))
+
+
+def test_a_difference_at_the_end_of_a_block(store: PrefixStore) -> None:
+    """What part there share no token of the block behind it."""
+    put(store, LONG[:600])
+    found = store.match(FINGERPRINT, [*LONG[:512], 5001])
+    assert found.difference == Difference(512, 504, tuple(LONG[504:520]), (*LONG[504:512], 5001))
+
+
+def test_no_difference_before_what_is_stored_of_the_prompt(store: PrefixStore) -> None:
+    """Another prompt that was left long ago is not the nearest: the one that the whole run is from is."""
+    put(store, [*LONG[:6], *([4000] * 300)])
+    put(store, LONG[:256])
+    assert store.match(FINGERPRINT, [*LONG[:300], 5001]).difference is None
+    assert store.match(FINGERPRINT, [*LONG[:250], 5001]).difference == Difference(
+        250, 242, tuple(LONG[242:256]), (*LONG[242:250], 5001)
+    )
+
+
+@pytest.mark.parametrize("exact_only", [True, False])
+def test_the_nearest_may_be_one_that_cannot_be_restored(store: PrefixStore, exact_only: bool) -> None:
+    """The end of a named prefix, an answer: the prompt leaves them, not what it left before."""
+    first = put(store, LONG[:128])
+    put(store, [*LONG[128:140], *([4000] * 100)], after=first[-1])
+    named = put(store, LONG[128:160], after=first[-1], exact=False)
+    answer = put(store, LONG[160:700], after=named[-1], exact=False)
+    for end, expected in ((150, 150), (165, 165), (700, None)):
+        found = store.match(FINGERPRINT, [*LONG[:end], 5001, 5002], exact_only=exact_only)
+        assert (found.difference and found.difference.position_tokens) == expected
+        assert found.matched_tokens == (140 if exact_only else end)
+        passed = [ref for ref in (*named, *answer) if ref.end_tokens <= end]
+        assert found.passed == (tuple(passed) if exact_only else ())
+
+
+def test_blocks_behind_unusable_ones_do_not_crowd_out_usable_ones(store: PrefixStore) -> None:
+    first = put(store, LONG[:256])
+    put(store, LONG[256:768], after=first[-1], exact=False)
+    put(store, LONG[256:320], after=first[-1])
+    assert matched(store, LONG) == 320
+    assert matched(store, LONG, exact_only=False) == 768
 
 
 def test_tails_are_walked_on_from(store: PrefixStore) -> None:
@@ -169,17 +208,6 @@ def test_expired_blocks_are_not_used(tmp_path: Path) -> None:
         old = time.time() - 200
         os.utime(refs[2].path, (old, old))
         assert matched(store, LONG) == 512
-
-
-def test_climb_needs_no_index(store: PrefixStore, tmp_path: Path) -> None:
-    refs = put(store, LONG)
-    layout = Layout(tmp_path / "s")
-    assert climb(layout, refs[-1].key, refs[-1].parent) == refs
-    assert climb(layout, refs[0].key, refs[0].parent) == refs[:1]
-    assert climb(layout, refs[0].key, refs[1].parent) is None
-    assert climb(layout, Key(b"x" * 32), refs[1].parent) is None
-    Path(refs[1].path).unlink()
-    assert climb(layout, refs[-1].key, refs[-1].parent) is None
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,7 +8,7 @@ import pytest
 
 from llmcli.cache_store.keys import Fingerprint, Scalar
 from llmcli.cache_store.policy import Policy
-from llmcli.cache_store.reasons import MissReason, other_reason
+from llmcli.cache_store.reasons import MissReason, other_reason, shares_too_little, too_short
 from llmcli.cache_store.store import PrefixStore
 from tests.cache_store_case import (  # noqa: F401
     FACTS,
@@ -70,9 +70,32 @@ def test_short_and_unknown_prompts(store: PrefixStore) -> None:
 
 def test_a_short_common_run_is_a_miss_with_a_difference(store: PrefixStore) -> None:
     found = store.match(FINGERPRINT, [*TOKENS[:10], *([9] * 300)])
-    assert (found.matched_tokens, found.miss_reason) == (10, "nothing_stored")
+    assert (found.matched_tokens, found.miss_reason) == (10, "shares_too_little")
+    assert found.miss_detail == "10 tokens with what is stored, the minimum is 64"
     assert found.difference is not None
     assert found.difference.position_tokens == 10
+
+
+def test_what_cannot_be_restored_as_asked_is_told_apart(store: PrefixStore) -> None:
+    put(store, list(range(2000, 2200)), exact=False)
+    asked = [*range(2000, 2150), *([9] * 300)]
+    assert why(store, asked) == (
+        "shares_too_little",
+        "150 tokens with what is stored, of which 0 may be restored, the minimum is 64",
+    )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        (too_short(1, 64), "1 token, the minimum is 64"),
+        (too_short(64, 64), "64 tokens, the last of which is always computed, the minimum is 64"),
+        (shares_too_little(25, 64), "25 tokens with what is stored, the minimum is 64"),
+        (shares_too_little(25, 64, usable=25), "25 tokens with what is stored, the minimum is 64"),
+    ],
+)
+def test_sentences(sentence: str, expected: str) -> None:
+    assert sentence == expected
 
 
 def test_damaged(store: PrefixStore, tmp_path: Path) -> None:

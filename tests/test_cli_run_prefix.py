@@ -107,6 +107,17 @@ def test_a_second_question_is_answered_from_the_store(ask: Callable[..., dict[st
     assert second["cache"]["written_bytes"] == 0
 
 
+def test_a_prompt_that_is_too_short_says_so_with_its_length(answer: Answer, hello: Path) -> None:
+    done = answer(hello, "--json", "--temp", "0", "--stats", "Hi")
+    found = json.loads(done.out)
+    count = found["usage"]["prompt_tokens"]
+    assert (found["cache"]["miss_reason"], found["cache"]["miss_detail"]) == (
+        "too_short",
+        f"{count} tokens, the minimum is 64",
+    )
+    assert done.err.endswith(f"; nothing restored (too short: {count} tokens, the minimum is 64)\n")
+
+
 @pytest.mark.parametrize(
     ("args", "reason"),
     [

@@ -199,10 +199,42 @@ def test_a_miss_says_where_the_prompt_leaves_the_nearest_stored_one(
         two = tokenizer.tokenize("date: 2026-11-29\n" + "x" * 300, parse_special=False)
         warm(engine, one, options)
         _, report = warm(engine, two, options)
-    assert (report.restored_tokens, report.miss_reason) == (0, "nothing_stored")
+    assert (report.restored_tokens, report.miss_reason) == (0, "shares_too_little")
+    assert report.miss_detail == f"{len('date:2026-11-2') + 3} tokens with what is stored, the minimum is 64"
     assert report.first_difference is not None
     assert "28" in report.first_difference["stored"]
     assert "29" in report.first_difference["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("shared", "least", "detail"),
+    [
+        (25, 64, "25 tokens with what is stored, the minimum is 64"),
+        (120, 100, "120 tokens with what is stored, of which 64 may be restored, the minimum is 100"),
+        (60, 10, "60 tokens with what is stored, of which 0 may be restored, the minimum is 64"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["auto", "max"])
+def test_too_little_in_common_is_one_reason_in_every_mode(
+    mode: Any, shared: int, least: int, detail: str, random_model: Callable[[str], Path], options: CacheOptions
+) -> None:
+    options = replace(options, policy=replace(options.policy, min_tokens=least))
+    with tiny(random_model("plain")) as engine:
+        warm(engine, P1, options)
+        _, report = warm(engine, [*P1[:shared], *tokens(200, seed=9)], replace(options, mode=mode))
+    if mode == "max" and shared >= least:
+        assert (report.restored_tokens, report.miss_reason) == (shared, None)
+    else:
+        assert (report.restored_tokens, report.miss_reason, report.miss_detail) == (0, "shares_too_little", detail)
+
+
+def test_a_prompt_of_the_least_length_is_told_with_its_own_length(
+    random_model: Callable[[str], Path], options: CacheOptions
+) -> None:
+    with tiny(random_model("plain")) as engine:
+        _, report = warm(engine, P1[:64], options)
+    told = "64 tokens, the last of which is always computed, the minimum is 64"
+    assert (report.miss_reason, report.miss_detail) == ("too_short", told)
 
 
 @pytest.mark.real_model

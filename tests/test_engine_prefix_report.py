@@ -34,6 +34,12 @@ def test_a_miss() -> None:
     }  # fmt: skip
 
 
+def test_a_prompt_that_is_too_short() -> None:
+    report = CacheReport.too_short("auto", 30, 64)
+    assert report.as_line(30) == "nothing restored (too short: 30 tokens, the minimum is 64)"
+    assert report.as_json()["miss_detail"] == "30 tokens, the minimum is 64"
+
+
 def test_where_the_store_is(llmcli_home: Path, tmp_path: Path) -> None:
     assert store_folder(CacheOptions(), load()) == llmcli_home / "cache" / "prefixes"
     assert store_folder(CacheOptions(folder=tmp_path), load()) == tmp_path

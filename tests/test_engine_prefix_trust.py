@@ -57,7 +57,7 @@ def test_where_that_would_cost_more_it_waits_for_the_end(
         _, second = warm(engine, ids, options)
         _, third = warm(engine, ids, options)
     assert (second.restored_tokens, second.miss_reason, second.miss_detail) == (
-        (0, "nothing_stored", "what is stored has not been tested yet")
+        (0, "not_tested", "a run with these settings has to show first that a restore is exact")
     )  # fmt: skip
     assert third.restored_tokens == len(ids) // 64 * 64
 

@@ -167,12 +167,12 @@ def test_show_tokens_stats_cache(shell: ChatShell) -> None:
 
 
 def test_show_prompt_is_what_the_model_was_given(shell: ChatShell) -> None:
-    one = ("<|im_start|>user", "one<|im_end|>", "<|im_start|>assistant", "")
+    begun = ("<|im_start|>user", "one<|im_end|>", "<|im_start|>assistant")
+    one = (*begun, "")
     assert shell.do("/show prompt").lines == one
     ask(shell.conversation, "two")
-    two = ("<|im_start|>user", "one<|im_end|>", "<|im_start|>assistant", "Hello world!<|im_end|>")
-    two += ("<|im_start|>user", "two<|im_end|>", "<|im_start|>assistant", "")
-    assert shell.do("/show prompt").lines == two
+    two = ("Hello world!<|im_end|>", "<|im_start|>user", "two<|im_end|>", "<|im_start|>assistant", "")
+    assert shell.do("/show prompt").lines == (*begun, *two)
     shell.do("/undo")
     assert shell.do("/show prompt").lines == one
     shell.conversation.say("three").parts().close()  # never begun, so never given

@@ -581,6 +581,7 @@ def test_a_dumb_terminal(open_terminal: OpenTerminal, scripted_model: Script) ->
         assert terminal.wait() == 0
         assert terminal.modes() == before
         assert b"\x1b" not in terminal.screen
+        assert terminal.screen.endswith(b": llmcli chat --continue\r\n")
 
 
 def test_ctrl_c_on_a_dumb_terminal(open_terminal: OpenTerminal, long: Path) -> None:

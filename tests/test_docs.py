@@ -10,6 +10,7 @@ import click
 import pytest
 
 from llmcli.base import errors
+from llmcli.base.settings import OWN_VARIABLES
 from llmcli.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,3 +128,8 @@ def test_every_page_is_reachable_from_the_index(page: Path) -> None:
         targets = {(current.parent / link).resolve() for link in links}
         queue += [t for t in targets if t.suffix == ".md" and t.is_file() and t not in seen]
     assert page in seen
+
+
+@pytest.mark.parametrize("name", sorted(OWN_VARIABLES))
+def test_every_variable_is_documented(name: str) -> None:
+    assert any(name in page.read_text() for page in DOCS.rglob("*.md"))

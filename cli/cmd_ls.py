@@ -41,6 +41,7 @@ _SORTS: dict[str, Callable[[Listed], Any]] = {
 }
 _HEADINGS = ("MODEL", "QUANT", "BPW", "SIZE", "CONTEXT", "ARCH", "MODIFIED", "PREFIXES")
 _RIGHT = (2, 3, 4, 6, 7)
+_LESS_NEEDED = (5, 6, 2, 7, 4, 1)
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -113,7 +114,7 @@ def _lines(entries: Sequence[Listed], kept: Mapping[str, int]) -> list[str]:
     now_s = time.time()
     usable = [entry for entry in entries if entry.is_usable]
     rows = [_HEADINGS, *(_row(entry, kept, now_s) for entry in usable)]
-    lines = table_lines(rows, right=_RIGHT, columns=columns) if usable else []
+    lines = table_lines(rows, right=_RIGHT, columns=columns, less_needed=_LESS_NEEDED) if usable else []
     others = [entry for entry in entries if not entry.is_usable]
     if others:
         problems = [("NOT USABLE", "SIZE", "WHY"), *(_problem(entry) for entry in others)]

@@ -17,7 +17,7 @@ from llmcli.bench.tables import percent, table
 from llmcli.cli import output
 from llmcli.cli.bench_limits import across_from, limit_options, limits_from
 from llmcli.cli.complete import complete_file
-from llmcli.cli.options import option, verbosity_options
+from llmcli.cli.options import option, require_file, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 
 _EPILOG = """\b
@@ -34,8 +34,8 @@ Exit status: 0 done, 2 usage, or two runs that were not made alike,
 
 
 @click.command("compare", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("before", metavar="A", shell_complete=complete_file)
-@click.argument("after", metavar="B", shell_complete=complete_file)
+@click.argument("before", metavar="A", shell_complete=complete_file, callback=require_file)
+@click.argument("after", metavar="B", shell_complete=complete_file, callback=require_file)
 @limit_options
 @option("--json", is_flag=True, help="One JSON object.")
 @verbosity_options

@@ -16,11 +16,11 @@ from llmcli.base.units import format_bytes, format_count, format_seconds
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.names import require_name
 from llmcli.cli import output
-from llmcli.cli.cache_options import bench_request, context_for, made_with, open_store, store_options
+from llmcli.cli.cache_options import bench_request, cache_dir_option, context_for, made_with, open_store, store_options
 from llmcli.cli.complete import complete_file, complete_prefix
 from llmcli.cli.engine_options import engine_options
 from llmcli.cli.inputs import gather_parts, system_prompt
-from llmcli.cli.options import model_option, option, verbosity_options
+from llmcli.cli.options import model_option, option, require_file, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
 from llmcli.engine.chat_template import load_template
@@ -142,7 +142,7 @@ restored.""",
 @model_option
 @option("--json", is_flag=True, help="One JSON object.")
 @engine_options
-@store_options
+@cache_dir_option
 @verbosity_options
 @click.pass_obj
 def restore(settings: Settings, /, **values: Any) -> None:
@@ -183,7 +183,9 @@ Examples:
 Exit status: 0 all are stored, 2 usage, 3 no such model, 130 interrupted,
 6 not enough memory or disk, 1 some could not be stored.""",
 )
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_file)
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_file, callback=require_file
+)
 @model_option
 @option("-sys", "--system-prompt", metavar="TEXT", help="The system prompt.")
 @option("-sysf", "--system-prompt-file", metavar="FILE", help="The system prompt, from a file.")

@@ -159,6 +159,8 @@ def _statistics_file(values: Mapping[str, Any]) -> Path:
     named = [*([values["name"]] if values["name"] is not None else []), *values["in_file"]]
     if len(named) != 1:
         raise UsageError("--show-statistics is about one matrix", hint="llmcli imatrix --show-statistics FILE")
+    if not named[0]:
+        raise UsageError("the name of the file is empty")
     return Path(named[0])
 
 

@@ -132,6 +132,8 @@ def command(settings: Settings, /, **values: Any) -> None:
     view = QuantizeView(settings, quiet=values["quiet"], verbose=values["verbose"])
     chooses = values["fit"] is not None or values["bpw"] is not None or values["for_this_machine"]
     name, out, types = _split_words(values["words"], chooses=chooses)
+    if out == "":
+        raise UsageError("the name of the output is empty", hint="llmcli quantize IN TYPE makes one")
     source = _open(name, settings, view)
     if chooses:
         from llmcli.cli.quantize_fit import quantize_fitted

@@ -14,6 +14,14 @@ from llmcli.cli.options import group, option
 from llmcli.cli.params import Whole
 from llmcli.engine.plan import Request
 
+
+def _require_some(ctx: click.Context, param: click.Parameter, value: int) -> int:
+    """No windows at all are nothing to measure."""
+    if value == 0:
+        raise click.BadParameter("0 is not at least 1, or -1 for all", ctx, param)
+    return value
+
+
 measure_options = group(
     option(
         "-c",
@@ -31,6 +39,7 @@ measure_options = group(
         default=-1,
         show_default=True,
         metavar="N",
+        callback=_require_some,
         help="Windows at most; -1: all of the text.",
     ),
     option("-ub", "--ubatch-size", type=Whole(1), metavar="N", help="Tokens computed at once. [default: as is fast]"),

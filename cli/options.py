@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from llmcli.base.errors import ModelError
 from llmcli.base.settings import flag_variable
 from llmcli.cli.complete import complete_file, complete_folder, complete_model
 from llmcli.cli.params import Text, Utf8, Whole
@@ -52,10 +53,28 @@ def option(*names: str, **attributes: Any) -> Callable[[F], F]:
     long = next(name for name in names if name.startswith("--"))
     attributes = {"cls": _Option, "type": None if attributes.get("is_flag") else Text(), **attributes}
     if "FILE" in (metavar := attributes.get("metavar", "")):
-        attributes["shell_complete"] = complete_file
+        attributes.update(shell_complete=complete_file, callback=require_file)
     elif completer := _COMPLETERS.get(metavar):
         attributes.setdefault("shell_complete", completer)
+    if metavar == "MODEL":
+        attributes["callback"] = _require_model
     return click.option(*names, long[2:].replace("-", "_"), envvar=flag_variable(long), **attributes)
+
+
+def require_file(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """An empty text names no file: it is what a shell makes of a variable that is not set."""
+    if "" in (value if isinstance(value, tuple) else (value,)):
+        raise click.BadParameter("the name of the file is empty", ctx, param)
+    return value
+
+
+def _require_model(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """The same for a model; in config.toml an empty text is as good as none, as it is in the environment."""
+    if "" not in (value if isinstance(value, tuple) else (value,)):
+        return value
+    if ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT_MAP:
+        return () if isinstance(value, tuple) else None
+    raise ModelError("the name of the model is empty", hint="llmcli ls shows what there is")
 
 
 def without_weaker_rivals(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,6 +148,8 @@ class LoraType(click.ParamType[Lora]):
         if isinstance(value, Lora):
             return value
         text = Text().convert(value, param, ctx)
+        if not text:  # which as a path would be the current folder
+            self.fail("the name of the file is empty", param, ctx)
         path, scale = Path(text), 1.0
         if not os.path.exists(path) and (found := re.fullmatch(r"(.+):([^:]+)", text)):
             path, scale = Path(found[1]), Real().convert(found[2], param, ctx)

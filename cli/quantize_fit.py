@@ -13,7 +13,7 @@ from llmcli.cli.cmd_quantize import AUTO, target_for, tell_tensors, with_weights
 from llmcli.cli.quantize_view import QuantizeView
 from llmcli.hardware.cores import read_cores
 from llmcli.quant.child import Child
-from llmcli.quant.fit import CANDIDATES, lasting_types, plain_types
+from llmcli.quant.fit import CANDIDATES, free_tensors, lasting_types, plain_types, require_possible
 from llmcli.quant.fit_run import (
     Goal,
     Verdict,
@@ -77,6 +77,9 @@ def quantize_fitted(
     target = target_for(source, out, label, values, settings)
     if not values["dry_run"]:
         check_targets([target], source, [request.imatrix] if request.imatrix else [])
+    with Child() as child:
+        free = free_tensors(child, source, request, view)
+    require_possible(source, request, free, file_bytes=goal.file_bytes, bpw=goal.bpw)
     # Without a matrix the small types would be out of reach, and the errors of all would be guessed at.
     measured = {**values, "imatrix": values["imatrix"] or (AUTO if source.facts.has_vocabulary else None)}
     request, weights = with_weights(request, measured, source, settings, view)

@@ -244,6 +244,8 @@ def _planned(file: WebFile, sha256: str | None, settings: Settings) -> PlannedFi
 def _no_reference(asked: str, settings: Settings) -> LlmcliError:
     import difflib
 
+    if not asked.strip():
+        return ModelError("the name of the model is empty", hint="owner/repo, owner/repo:QUANT, or a short name")
     known = [*default_model.BUILT_IN, *CATALOGUE, *settings.aliases]
     near = difflib.get_close_matches(asked.casefold(), known, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "owner/repo, owner/repo:QUANT, an address, or a short name"

@@ -56,7 +56,7 @@ def resolve(
     model in the library. A bare word is an alias before it is a file: `./word` is always the file.
     Raises ModelError with what there is instead.
     """
-    asked = reference or _configured(settings)
+    asked = _configured(settings) if reference is None else reference
     if asked is None:
         return _unnamed(settings, notify, progress)
     meant = without_aliases(asked, settings)

@@ -6,6 +6,7 @@ both measured on this model. What comes out is a list of rules, as if the user h
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -147,6 +148,29 @@ def fit(
     return Fitted(fitted, plan, costs.plan(plan))
 
 
+def require_possible(
+    source: Source, request: QuantizeRequest, free: Plan, *, file_bytes: int | None, bpw: float | None
+) -> None:
+    """Raise UsageError for a goal below the least size there is, which the header tells before anything is measured."""
+    least = sum(_least_bytes(t) if is_free(t, request) else t.target_bytes for t in free.tensors)
+    if bpw is not None and least > budget(source, free, file_bytes=None, bpw=bpw):
+        bits = math.ceil(least * 800 / free.elements) / 100
+        raise UsageError(f"{bpw:g} bits per weight are too few: this model takes {bits:g} at the least")
+    whole = least + _beside_tensors(source, free)
+    if file_bytes is not None and whole > file_bytes:
+        raise UsageError(
+            f"{format_bytes(file_bytes)} is too small: the least that this model takes is {format_bytes(whole)}",
+            hint="a larger --fit",
+        )
+
+
+def _least_bytes(tensor: PlannedTensor) -> int:
+    """The size of a free tensor in the smallest type it can have."""
+    width, rows = tensor.shape[0], tensor.elements // tensor.shape[0]
+    names = [*(name for name in CANDIDATES if fits(name, width)), tensor.source_type]
+    return min(nbytes(name, width, rows) for name in names)
+
+
 def _base(tensors: Sequence[PlannedTensor], found: Mapping[str, Option]) -> TargetType:
     """The type that the file is labelled with: the mix of the type that most weights have."""
     counts: Counter[str] = Counter()
@@ -229,11 +253,15 @@ def budget(source: Source, free: Plan, *, file_bytes: int | None, bpw: float | N
     """The bytes of tensor data that a size of the file, or bits per weight, leave. Raises UsageError for too few."""
     if bpw is not None:
         return int(bpw * free.elements / 8)
-    padding = 32 * len(free.tensors)
-    left = (file_bytes or 0) - source.header_bytes - padding - _HEADER_SPARE_BYTES
+    left = (file_bytes or 0) - _beside_tensors(source, free)
     if left <= 0:
         raise UsageError(
             f"{format_bytes(file_bytes or 0)} is less than the vocabulary and metadata of this model take",
             hint="a larger --fit",
         )
     return left
+
+
+def _beside_tensors(source: Source, free: Plan) -> int:
+    """What a file holds besides tensor data, padding included."""
+    return source.header_bytes + 32 * len(free.tensors) + _HEADER_SPARE_BYTES

@@ -82,12 +82,25 @@ def check_target(target: Target, inputs: Sequence[Path]) -> None:
         _check_not_an_input(file, inputs)
     _check_folder(target)
     for file in target.files:
-        if not os.path.lexists(file):
+        if not _is_there(file):
             continue
         if not stat.S_ISREG(os.stat(file).st_mode):
             raise LlmcliError(f"{printable(str(file))} is there and is no regular file")
         if not target.forced:
             raise LlmcliError(f"{printable(str(file))} is there already", hint="--force replaces it once it is whole")
+
+
+def _is_there(file: Path) -> bool:
+    """Whether the name is taken. Raises LlmcliError for one that the file system cannot have, such as a long one."""
+    try:
+        os.lstat(file)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise LlmcliError(
+            f"cannot write {printable(str(file))}: {error.strerror}", hint="name another output"
+        ) from None
+    return True
 
 
 def _check_folder(target: Target) -> None:
@@ -164,10 +177,12 @@ def cannot_write(folder: Path, error: OSError) -> LlmcliError:
     return LlmcliError(f"cannot write to the folder {shown}: {error.strerror}", hint="name an output somewhere else")
 
 
-def why_writing_failed(folder: Path) -> LlmcliError:
-    """What is wrong with a folder that llama.cpp could not write to: it says only that there was an error."""
+def why_writing_failed(folder: Path, name: str) -> LlmcliError:
+    """What kept llama.cpp from writing a file of this name there: it says only that there was an error."""
     probe = folder / "probe"
     try:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(folder / name)  # which says whether there can be such a name
         with open(probe, "wb") as out:
             out.write(bytes(1 << 20))
             out.flush()

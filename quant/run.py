@@ -6,11 +6,12 @@ read back and compared with its plan, and then gets its name in one step.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -35,10 +36,12 @@ from llmcli.quant.place import (
 )
 from llmcli.quant.plan import Plan, read_plan, shadowed, with_narrow_output, with_rules
 from llmcli.quant.request import QuantizeRequest, check_layers, native_settings
+from llmcli.quant.rules import CHOSEN, TensorRule
 from llmcli.quant.types import TargetType, fits, needs_imatrix, suffers_without_imatrix
 from llmcli.quant.weights import ChosenWeights
 
 _PREFIXES = ("llama_model_quantize: ", "failed to quantize: ")
+_NO_FALLBACK = "no tensor type fallback is defined for type"
 _OUTPUT, _EMBEDDING = "output.weight", "token_embd.weight"
 _SEVERAL = "name a folder, or put {type} into the name"
 
@@ -116,6 +119,11 @@ def make_plan(
     try:
         child.run(_job(source, source.path, target, request, weights, dry_run=True), keep)
     except LlmcliError as error:
+        if rule := _refused_rule(child, source, target, request, weights, error):
+            raise UsageError(
+                f"llama.cpp cannot read the expression of --tensor-type {printable(rule.source)}: "
+                f"{printable(_without_prefix(error.message))}"
+            ) from None
         raise _in_words(error) from None
     plan = read_plan(lines, target)
     plan = with_rules(plan, request.rules, outranked=_outranked(request))
@@ -124,6 +132,32 @@ def make_plan(
     plan = with_narrow_output(plan, pure=request.pure, output_type=request.output_tensor_type)
     _check_plan(plan, source, request, weights, listener)
     return plan
+
+
+def _refused_rule(
+    child: Child,
+    source: Source,
+    target: TargetType,
+    request: QuantizeRequest,
+    weights: ChosenWeights | None,
+    error: LlmcliError,
+) -> TensorRule | None:
+    """The user's rule whose expression Python reads and llama.cpp does not: what it says names none."""
+
+    def fails(count: int) -> bool:
+        some = replace(request, rules=request.rules[:count])
+        try:
+            child.run(_job(source, source.path, target, some, weights, dry_run=True), lambda _level, _line: None)
+        except LlmcliError:
+            return True
+        return False
+
+    if not request.rules or _NO_FALLBACK in error.message or fails(0):
+        return None
+    # All rules are read before any is used, so the first bad one is the last of the shortest list that fails.
+    count = bisect.bisect_left(range(len(request.rules)), True, lo=1, key=fails)
+    rule = request.rules[count - 1]
+    return None if rule.source.startswith(CHOSEN) else rule
 
 
 def _job(
@@ -294,7 +328,7 @@ def _quantize(
         except LlmcliError as error:
             child.close()
             if "iostream" in error.message or "ios_base" in error.message:
-                raise why_writing_failed(folder) from None
+                raise why_writing_failed(folder, target.first.name) from None
             raise _in_words(error) from None
         except BaseException:
             child.close()  # before its folder is removed
@@ -303,10 +337,8 @@ def _quantize(
 
 def _in_words(error: LlmcliError) -> LlmcliError:
     """llama.cpp's reason, without the names of its functions."""
-    text = error.message
-    for prefix in _PREFIXES:
-        text = text.removeprefix(prefix)
-    if "no tensor type fallback is defined for type" in text:
+    text = _without_prefix(error.message)
+    if _NO_FALLBACK in text:
         name = text.rsplit(" ", 1)[1].upper()
         return LlmcliError(
             f"a tensor of this model has rows that do not fit {name}, and there is no type in its place",
@@ -317,6 +349,12 @@ def _in_words(error: LlmcliError) -> LlmcliError:
     if text == error.message:
         return error
     return LlmcliError(f"llama.cpp cannot quantize this: {printable(text)}", hint="-v shows its log")
+
+
+def _without_prefix(text: str) -> str:
+    for prefix in _PREFIXES:
+        text = text.removeprefix(prefix)
+    return text
 
 
 def _read_back(made: Sequence[Path], plan: Plan) -> None:

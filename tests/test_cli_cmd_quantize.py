@@ -360,3 +360,12 @@ def test_ctrl_c_at_a_terminal(open_terminal: OpenTerminal, smollm2_path: Path, t
         assert terminal.wait() == 130
     assert b"interrupted" in terminal.screen
     assert names(tmp_path) == []
+
+
+def test_a_size_that_can_never_be_is_refused_before_anything_is_measured(
+    quantize: Quantize, wide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmcli.cli.quantize_fit.with_weights", lambda *_: pytest.fail("it measures"))
+    line = refused(quantize(wide, "out.gguf", "--fit", "1K"), 2)
+    assert "1.0 KiB is too small: the least that this model takes is " in line
+    assert names(wide.parent) == [wide.name]

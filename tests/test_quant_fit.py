@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,13 +14,25 @@ import pytest
 
 from llmcli.base.errors import UsageError
 from llmcli.base.settings import Settings, load
+from llmcli.base.units import format_bytes
 from llmcli.engine.plan import Request
 from llmcli.models.gguf_header import read_header
 from llmcli.models.progress import silent
 from llmcli.quant import fit_run
 from llmcli.quant.budget import Option
 from llmcli.quant.child import Child
-from llmcli.quant.fit import CANDIDATES, Costs, best_plain, budget, fit, free_tensors, is_free, plain_types, rules_for
+from llmcli.quant.fit import (
+    CANDIDATES,
+    Costs,
+    best_plain,
+    budget,
+    fit,
+    free_tensors,
+    is_free,
+    plain_types,
+    require_possible,
+    rules_for,
+)
 from llmcli.quant.fit_run import Goal, Verdict, carry_out_best, choose_types, measure_costs, verdict_lines
 from llmcli.quant.place import target_at
 from llmcli.quant.request import QuantizeRequest
@@ -149,6 +162,32 @@ def test_too_small_a_size_names_the_smallest(child: Child, source: Source) -> No
         fit(child, source, PLAIN, None, costs_of(source), free, 1000, CANDIDATES, Quiet())
     with pytest.raises(UsageError, match="vocabulary and metadata"):
         budget(source, free, file_bytes=100, bpw=None)
+
+
+@pytest.mark.parametrize("name", ["file_bytes", "bpw"])
+def test_the_least_goal_is_known_before_anything_is_measured(child: Child, source: Source, name: str) -> None:
+    """What is refused could not have been fitted, and the size that is named can."""
+    free = free_tensors(child, source, PLAIN, Quiet())
+    low, high = (1000, 10_000_000) if name == "file_bytes" else (50, 3200)  # in bytes, or in hundredths of a bit
+
+    def refusal(value: int) -> UsageError | None:
+        goal = {"file_bytes": None, "bpw": None, name: value if name == "file_bytes" else value / 100}
+        try:
+            require_possible(source, PLAIN, free, **goal)  # type: ignore[arg-type]
+        except UsageError as error:
+            return error
+        return None
+
+    least = bisect.bisect_left(range(high), True, lo=low, key=lambda value: refusal(value) is None)
+    assert low < least < high
+    says = format_bytes(least) if name == "file_bytes" else f"{least / 100:g} at the least"
+    refused = refusal(low)
+    assert refused is not None
+    assert says in refused.message
+    if name == "bpw":
+        limit = budget(source, free, file_bytes=None, bpw=(least - 1) / 100)
+        with pytest.raises(UsageError, match="the smallest that these types make"):
+            fit(child, source, PLAIN, None, costs_of(source), free, limit, CANDIDATES, Quiet())
 
 
 def test_the_plain_rival(child: Child, source: Source) -> None:

@@ -210,9 +210,10 @@ def test_a_folder_that_cannot_be_written_to(
 def test_why_writing_failed_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
-    assert "failed" in why_writing_failed(folder).message
+    assert "failed" in why_writing_failed(folder, "a.gguf").message
     assert list(folder.iterdir()) == []
-    assert "No such file" in why_writing_failed(tmp_path / "gone").message
+    assert "No such file" in why_writing_failed(tmp_path / "gone", "a.gguf").message
+    assert "File name too long" in why_writing_failed(folder, "a" * 300).message
 
 
 def made(folder: Path, *names: str) -> list[Path]:
@@ -280,3 +281,9 @@ def test_a_folder_that_is_made_goes_where_nothing_comes_into_it(tmp_path: Path) 
         (folder / "x.gguf").write_bytes(b"whole")
         publish([folder / "x.gguf"], made, mode=0o644)
     assert [path.name for path in made.folder.iterdir()] == ["x.gguf"]
+
+
+def test_a_name_that_the_file_system_cannot_have(tmp_path: Path) -> None:
+    with pytest.raises(LlmcliError, match="File name too long") as caught:
+        check_target(target(tmp_path / ("a" * 300 + ".gguf")), ())
+    assert caught.value.exit_code == 1

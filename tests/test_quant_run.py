@@ -331,7 +331,7 @@ def test_the_forecast_is_kept_and_close(child: Child, wide: Path, tmp_path: Path
 
 def test_a_folder_that_is_no_longer_writable(child: Child, wide: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """What llama.cpp calls an iostream error is looked into."""
-    monkeypatch.setattr(run, "why_writing_failed", lambda folder: ResourceError(f"no room in {folder.parent}"))
+    monkeypatch.setattr(run, "why_writing_failed", lambda folder, _: ResourceError(f"no room in {folder.parent}"))
     monkeypatch.setattr(child, "run", _iostream_error)
     monkeypatch.setattr(child, "close", lambda: None)
     opened = run.open_source(wide, "wide")
@@ -374,3 +374,17 @@ def test_smollm2_from_f16(child: Child, smollm2_f16: Path, tmp_path: Path, name:
 def test_shapes_of_the_wide_model(wide: Path) -> None:
     shapes = run.open_source(wide, "wide").shapes
     assert {name: shapes[name] for name in SHAPES} == {name: (shape[1], shape[0]) for name, shape in SHAPES.items()}
+
+
+@pytest.mark.parametrize(("bad", "reason"), [("[[:bogus:]]", "character class"), ("a{5000000}", "NFA states")])
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_an_expression_that_llama_cpp_alone_refuses_is_named(
+    child: Child, wide: Path, tmp_path: Path, bad: str, reason: str, at: int
+) -> None:
+    rules = [parse_rule(f"attn_{letter}=q8_0") for letter in "qkvo"]
+    rules.insert(at, parse_rule(f"{bad}=q4_0"))
+    with pytest.raises(UsageError, match="cannot read the expression of --tensor-type") as caught:
+        quantize(child, wide, tmp_path / "out.gguf", "Q8_0", replace(PLAIN, rules=tuple(rules)))
+    assert f"--tensor-type {bad}=q4_0: " in caught.value.message
+    assert reason in caught.value.message
+    assert list(tmp_path.iterdir()) == []

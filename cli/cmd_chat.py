@@ -38,6 +38,7 @@ from llmcli.sessions.file import SessionLog
 from llmcli.sessions.library import Library
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
+_MOST_SHOWN_CHARS = 60
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\0": "\0", r"\r": "\r"}
 _EPILOG = """\b
 Examples:
@@ -121,7 +122,11 @@ def command(settings: Settings, /, **values: Any) -> int:
         conversation = stack.enter_context(opened(values, settings, reporter, log, at_terminal=at_terminal))
         shell = ChatShell(conversation, library, settings, reporter.notify, held)
         stack.callback(shell.close)
-        code = _front(shell, values, settings, reporter, at_terminal=at_terminal)
+        try:
+            code = _front(shell, values, settings, reporter, at_terminal=at_terminal)
+        finally:  # what could not be saved is lost now, or never
+            if conversation.log.save_rest():
+                reporter.notify("what could not be saved before is saved now")
         if at_terminal and output.is_terminal(_STDERR) and (way_back := shell.way_back()):
             reporter.notify(way_back)
         return code
@@ -176,6 +181,9 @@ def opened(
     """The conversation that the options ask for."""
     for warning in log.warnings if log else ():
         reporter.notify(f"warning: {warning}")
+    takes_commands = at_terminal or values.get("commands", False)
+    if log and log.lost_question is not None:
+        reporter.notify(_lost(log.lost_question, takes_commands=takes_commands))
     predict = values["predict"]
     request = ChatRequest(
         reference=_given("model", values, log),
@@ -189,7 +197,7 @@ def opened(
         stops=values["stop"],
         overflow=values["on_overflow"],
         keep_turns=values.get("keep_turns", 1),
-        takes_commands=at_terminal or values.get("commands", False),
+        takes_commands=takes_commands,
         cache=cache_from(values, settings),
     )
 
@@ -202,6 +210,13 @@ def opened(
         return output.read_line().strip().lower() in ("y", "yes")
 
     return open_conversation(request, settings, reporter, log=log, may_switch=may_switch)
+
+
+def _lost(question: str, *, takes_commands: bool) -> str:
+    shown = printable(" ".join(question.split()))
+    shown = shown if len(shown) <= _MOST_SHOWN_CHARS else shown[: _MOST_SHOWN_CHARS - 1] + "…"
+    again = " (/retry asks it again)" if takes_commands else ""
+    return f"warning: llmcli was ended in the answer to the last question, which is lost: {shown}{again}"
 
 
 def _given(name: str, values: Mapping[str, Any], log: SessionLog | None) -> Any:

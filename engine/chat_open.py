@@ -11,6 +11,7 @@ from datetime import datetime
 from llmcli.base.errors import UsageError
 from llmcli.base.settings import Settings
 from llmcli.engine.answer import choose_template
+from llmcli.engine.chat_check import ids_trouble
 from llmcli.engine.chat_layout import ChatLayout
 from llmcli.engine.conversation import ChatRequest, Conversation
 from llmcli.engine.engine import Engine, Reporter, open_engine
@@ -91,10 +92,10 @@ def _adopt(
 
 
 def _check_ids(log: SessionLog, engine: Engine, reporter: Reporter) -> None:
-    """A file can hold any numbers; those that are no tokens of this model would end in llama.cpp."""
-    header = log.header
-    if header and log.history.has_ids_from(engine.model.tokenizer.n_vocab):
-        reporter.notify(f"session {log.name} has token ids that this model lacks: its words are tokenized again")
+    """A file can hold any numbers and words: only ids that are those of the words are gone on from."""
+    header, trouble = log.header, ids_trouble(log.history, engine.model.tokenizer)
+    if header and trouble:
+        reporter.notify(f"session {log.name} has {trouble}: its words are tokenized again")
         log.change_model(header.model, header.template)
 
 

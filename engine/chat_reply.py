@@ -55,6 +55,7 @@ class Reply:
         self.kept_tokens = 0
         self.cache_report = CacheReport("off")
         self.notes: tuple[str, ...] = ()
+        self._is_recorded = False
 
     @property
     def user(self) -> str:
@@ -116,6 +117,15 @@ class Reply:
 
     def parts(self) -> Generator[Part, None, None]:
         """The parts as they come; read once, to the end. Closing it early ends the answer there."""
+        log = self._conversation.log
+        log.ask(self._asked.user)
+        try:
+            yield from self._parts()
+        finally:
+            if not self._is_recorded:
+                log.ask(None)
+
+    def _parts(self) -> Generator[Part, None, None]:
         conversation, asked = self._conversation, self._asked
         engine = conversation.engine
         with (
@@ -139,6 +149,7 @@ class Reply:
                     yield item
             finally:
                 if is_begun or run.completion:
+                    self._is_recorded = True
                     self._record(self, self._turn(visible))
 
     def _begin(self, sampler: Sampler) -> Run:

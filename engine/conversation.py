@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from llmcli.base.errors import ResourceError, UsageError
+from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.engine.chat_check import ids_trouble
 from llmcli.engine.chat_fit import ChatOverflow, Fitted, fit_turn
 from llmcli.engine.chat_kv import ChatKv
 from llmcli.engine.chat_layout import ChatLayout
@@ -97,7 +98,7 @@ class Conversation:
         self.on_progress: Callable[[int, int], None] | None = None
         self._hurry = threading.Event()
         self._unsettled: Reply | None = None
-        self._unsaved: ResourceError | None = None
+        self._unsaved: LlmcliError | None = None
         self.last_reply: Reply | None = None
         self._resumed_tokens = len(self.history.turns[-1].ids) if self.history.turns else 0
         self._notes = ChatNotes(notify)
@@ -194,7 +195,8 @@ class Conversation:
 
     def replace(self, history: History) -> None:
         """Go on with another history in the place of this one."""
-        if history.has_ids_from(self.engine.model.tokenizer.n_vocab):  # llama.cpp would refuse every turn
+        if trouble := ids_trouble(history, self.engine.model.tokenizer):
+            self.tell(f"it has {trouble}: its words are tokenized again")
             history.change_model()
         self._log.replace(history)
         self._resumed_tokens = len(history.turns[-1].ids) if history.turns else 0
@@ -235,14 +237,14 @@ class Conversation:
         self._unsettled = self.last_reply = reply
         try:
             self._log.add(turn)
-        except ResourceError as error:  # the answer is there, and is to be seen first
+        except LlmcliError as error:  # the answer is there, and is to be seen first
             self._unsaved = error
         if not turn.is_answered:
             again = " (/retry asks it again)" if self.takes_commands else ""
             reply.tell(f"there is no answer: the question is left out of what follows{again}")
 
     def require_saved(self) -> None:
-        """To be called when an answer is on screen. Raises ResourceError where it could not be written."""
+        """To be called when an answer is on screen. Raises LlmcliError where it could not be written."""
         error, self._unsaved = self._unsaved, None
         if error:
             raise error

@@ -1,13 +1,15 @@
 """The lines of a session file: one JSON object each, a header and then what happened, in order.
 
     {"llmcli_session": 1, "model": {…}, "template": …, "system": …, "created": …}
+    {"type": "ask", "user": …}
     {"type": "turn", "user": …, "text": …, "kept_tokens": 812, "prompt_ids": [ … ], "completion_ids": [ … ], …}
     {"type": "undo", "turns": 1}   {"type": "clear"}   {"type": "system", "text": …}   {"type": "drop", …}
     {"type": "model", "model": {…}, "template": …}
 
 Nothing is ever changed in a file: taking a turn back is one more line. A turn's prompt is written as its difference to
-the turn before, because each prompt begins with all that was said: `kept_tokens` of that, then `prompt_ids`. Reading
-is strict, since a file can hold anything: whatever is not as it should be raises EventError.
+the turn before, because each prompt begins with all that was said: `kept_tokens` of that, then `prompt_ids`. A question
+stands there from when it is asked (`ask`), so that it outlives a crash; its turn comes behind it. Reading is strict,
+since a file can hold anything: whatever is not as it should be raises EventError.
 """
 
 from __future__ import annotations
@@ -76,6 +78,8 @@ def turn_line(turn: Turn, before: Turn | None) -> bytes:
         fields["reasoning"] = turn.reasoning
     if turn.content != turn.text:
         fields["content"] = turn.content
+    if noted := turn.words_sum if turn.noted_sum is None else turn.noted_sum:
+        fields["words_sum"] = noted
     fields |= {
         "finish_reason": turn.finish_reason,
         "at": turn.at,
@@ -87,7 +91,7 @@ def turn_line(turn: Turn, before: Turn | None) -> bytes:
 
 
 def event_line(kind: str, **fields: Any) -> bytes:
-    """Any other event: undo (turns), clear, system (text), drop (start, end), model (model, template)."""
+    """Any other event: ask (user), undo (turns), clear, system (text), drop (start, end), model (model, template)."""
     return _line({"type": kind, **fields})
 
 
@@ -102,12 +106,14 @@ class Replay:
 
     ids_known    False behind a damaged line: the next turn's ids count from one that is not there
     held_ids     at least as many ids as the turns hold
+    asking       a question whose turn has not come yet
     """
 
     header: Header
     history: History
     ids_known: bool = True
     held_ids: int = 0
+    asking: str | None = None
 
     @classmethod
     def of(cls, header: Header) -> Replay:
@@ -118,8 +124,13 @@ class Replay:
         """One more line. Raises EventError, and then nothing has changed."""
         fields = _fields(line)
         kind = _text(fields, "type")
+        if kind not in ("turn", "ask"):
+            self.lose_question()
         if kind == "turn":
             self._turn(fields)
+            self.asking = None
+        elif kind == "ask":
+            self._ask(_optional_text(fields, "user"))
         elif kind == "undo":
             self.history.undo(_count(fields, "turns"))
         elif kind == "clear":
@@ -132,6 +143,16 @@ class Replay:
             self._change_model(_model(fields), _template(fields))
         else:
             raise NewerVersionError(f"it has a line of an unknown kind ({kind[:20]!r}), of a newer llmcli")
+
+    def _ask(self, user: str | None) -> None:
+        if user is not None:
+            self.lose_question()
+        self.asking = user
+
+    def lose_question(self) -> None:
+        """What was asked gets no answer any more: the process that asked has ended."""
+        if self.asking is not None:
+            self.history.unanswered, self.asking = self.asking, None
 
     def lose_ids(self) -> None:
         """A line was left out."""
@@ -150,6 +171,7 @@ class Replay:
             system=self.history.system,
             hidden=self.history.hidden,
             at=_text(fields, "at"),
+            noted_sum=_text(fields, "words_sum", ""),
         )
         self.ids_known = self.ids_known or not kept  # one that keeps nothing stands for itself
         self.history.add(turn if self.ids_known else turn.without_ids())

@@ -1,11 +1,14 @@
 """One session's file: read to the last sound line, and appended to, synced, as each turn ends.
 
-A last line that was cut off (kill -9, a full disk) is no damage: the turn in flight is lost, and that is said. A line
-in the middle that is not what it should be is left out, said, and left in the file.
+A last line that was cut off (kill -9, a full disk) is no damage: the turn in flight is lost, and that is said, as is a
+question behind which no turn stands. A last line that only lacks its newline is whole. A line in the middle that is not
+what it should be is left out, said, and left in the file.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -29,6 +32,8 @@ from llmcli.sessions.turns import History, Turn
 
 SUFFIX = ".jsonl"
 _MOST_LINE_BYTES = 256 << 20
+# The system refuses to write, however much room there is.
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 
 
 class SessionDamagedError(LlmcliError):
@@ -39,17 +44,22 @@ class Reading:
     """What a file says.
 
     sound_bytes   where the last whole line ends
+    is_ended      whether that line ends with a newline
+    is_cut        whether half a line stands behind it; the last warning says so
     warnings      what was left out, one line each
+    lost_question   the last one, where no answer stands behind it: one on its way, or lost with its process
     """
 
     def __init__(self, path: Path) -> None:
         """Raises SessionDamagedError where there is no sound header or a newer version's line, OSError."""
-        self.sound_bytes = 0
+        self.sound_bytes, self.is_ended, self.is_cut = 0, True, False
         self.warnings: list[str] = []
         self._name = printable(path.stem)
         with open(path, "rb") as source:
             lines = self._whole_lines(iter(lambda: source.readline(_MOST_LINE_BYTES), b""))
             self._replay = self._read(lines)
+        self.lost_question = self._replay.asking
+        self._replay.lose_question()
 
     @property
     def header(self) -> Header:
@@ -68,7 +78,9 @@ class Reading:
 
     def _whole_lines(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         for line in lines:
-            if not line.endswith(b"\n"):
+            self.is_ended = line.endswith(b"\n")
+            if not self.is_ended and not _is_whole(line):
+                self.is_cut = self.is_ended = True  # what comes next is written over it
                 self.warnings.append(f"the last line of session {self._name} was cut off: the turn in flight is lost")
                 return
             self.sound_bytes += len(line)
@@ -100,6 +112,8 @@ class SessionLog:
 
     name       the session's name; None: nothing is saved
     header     None in a new one, until `begin`
+    lost_question   a question that was asked by a process that ended before the answer did
+    is_unsaved   something was said that could not be written yet
     warnings   what was found wrong when it was opened
     A file that is not there is made with the first turn, so that nothing is left of a chat in which nothing was said.
     """
@@ -112,19 +126,42 @@ class SessionLog:
         self.warnings: list[str] = []
         self._size: int | None = None
         self._waiting: list[bytes] = []
+        self._is_ended = True  # False: the last line lacks its newline
+        self.is_unsaved = False
+        self.lost_question: str | None = None
         self._counts_on = True  # False behind a damaged line: the next turn is written whole
         if path and _size_of(path):  # nothing was said in an empty one
             found = Reading(path)
             self.header, self.history, self.warnings = found.header, found.history, found.warnings
-            self._size, self._counts_on = found.sound_bytes, found.ids_known
+            self._size, self._counts_on, self._is_ended = found.sound_bytes, found.ids_known, found.is_ended
+            self.lost_question = found.lost_question
+            if found.is_cut and found.lost_question is not None:  # the same loss
+                self.warnings = self.warnings[:-1]
 
     def begin(self, header: Header) -> None:
         """What a new session is with."""
         self.header = header
         self.history.system = header.system
 
+    def ask(self, user: str | None) -> None:
+        """A question is asked, and its turn will follow; None: it will not. Raises LlmcliError where that is forbidden.
+
+        Not synced: it survives the end of the process. A disk that is full is told with the turn.
+        """
+        if self.path is None or self.header is None:
+            return
+        self._waiting.append(event_line("ask", user=user))
+        try:
+            self._write(self.path, self.header, durable=False)
+        except OSError as error:
+            self._waiting.pop()
+            if error.errno in _FORBIDDEN:
+                raise _unwritable(self.name, error) from None
+        else:
+            self._written()
+
     def add(self, turn: Turn) -> None:
-        """A turn has ended: it is on disk when this returns. Raises ResourceError; a later call writes it then."""
+        """A turn has ended: it is on disk when this returns. Raises LlmcliError; a later call writes it then."""
         before = self.history.turns[-1] if self.history.turns and self._counts_on else None
         self._counts_on = True
         self.history.add(turn)
@@ -165,21 +202,39 @@ class SessionLog:
         self._waiting.append(line)
         if self._size is None and not self.history.asked:
             return
-        try:
-            self._write(self.path, self.header)
-        except OSError as error:
-            raise ResourceError(f"session {self.name} cannot be written: {error.strerror}") from None
-        self._waiting.clear()
+        self._save(self.path, self.header)
 
-    def _write(self, path: Path, header: Header) -> None:
+    def save_rest(self) -> bool:
+        """Try once more to write what could not be written; whether there was such. Raises LlmcliError."""
+        if not self.is_unsaved or self.path is None or self.header is None:
+            return False
+        self._save(self.path, self.header)
+        return True
+
+    def _save(self, path: Path, header: Header) -> None:
+        try:
+            self._write(path, header)
+        except OSError as error:
+            self.is_unsaved = True
+            raise _unwritable(self.name, error) from None
+        self._written()
+
+    def _written(self) -> None:
+        self._waiting.clear()
+        self.is_unsaved, self._is_ended = False, True
+
+    def _write(self, path: Path, header: Header, *, durable: bool = True) -> None:
         """What waits, at the end of what is sound, or nothing of it."""
-        waiting = b"".join(self._waiting)
+        waiting = (b"" if self._is_ended else b"\n") + b"".join(self._waiting)
         if self._size is not None and _size_of(path) >= self._size:
-            _append(path, self._size, waiting)
+            _append(path, self._size, waiting, durable=durable)
             self._size += len(waiting)
             return
         # The first turn; or somebody removed the file, or a part of it. In one step: a header alone is no session.
-        whole = header.as_line() + waiting if self._size is None else session_bytes(header, self.history)
+        if self._size is None:
+            whole = header.as_line() + waiting
+        else:
+            whole = session_bytes(header, self.history) + (b"" if durable else self._waiting[-1])
         make_private_dir(path.parent)
         atomic_write(path, whole)
         self._size = len(whole)
@@ -201,7 +256,28 @@ def _size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _append(path: Path, start: int, data: bytes) -> None:
+def _is_whole(line: bytes) -> bool:
+    """Whether a line without its newline has all the rest: many editors leave the last one out."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def require_writable(path: Path) -> None:
+    """Raises LlmcliError: better now than behind an answer that took minutes."""
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+    except OSError as error:
+        raise _unwritable(path.stem, error) from None
+
+
+def _unwritable(name: str | None, error: OSError) -> LlmcliError:
+    kind = LlmcliError if error.errno in _FORBIDDEN else ResourceError
+    return kind(f"session {name} cannot be written: {error.strerror}")
+
+
+def _append(path: Path, start: int, data: bytes, *, durable: bool) -> None:
     """All of it from `start` on, where what is sound ends, or nothing."""
     handle = os.open(path, os.O_WRONLY)
     try:
@@ -211,7 +287,8 @@ def _append(path: Path, start: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(handle, view) :]
-        os.fsync(handle)
+        if durable:
+            os.fsync(handle)
     except OSError:
         os.ftruncate(handle, start)
         raise
@@ -249,6 +326,6 @@ def snapshot_lines(system: str | None, history: History) -> list[bytes]:
 def turn_json(turn: Turn) -> dict[str, Any]:
     """A turn for people and programs, without its tokens."""
     fields = asdict(turn)
-    for name in ("prompt_ids", "completion_ids", "content", "system", "hidden"):
+    for name in ("prompt_ids", "completion_ids", "content", "system", "hidden", "noted_sum"):
         del fields[name]
     return fields | {"prompt_tokens": len(turn.prompt_ids), "completion_tokens": len(turn.completion_ids)}

@@ -20,7 +20,7 @@ from pathlib import Path
 from llmcli.base.errors import LlmcliError, ResourceError, UsageError
 from llmcli.base.files import file_lock, fsync_dir, make_private_dir
 from llmcli.base.text import printable
-from llmcli.sessions.file import SUFFIX, Reading, SessionLog
+from llmcli.sessions.file import SUFFIX, Reading, SessionLog, require_writable
 from llmcli.sessions.names import check_name, dated_name
 from llmcli.sessions.turns import local_now
 
@@ -134,6 +134,8 @@ class Library:
             raise self._missing(name)
         self._require_file(path, name)
         with self._lock(name):
+            if path.exists():
+                require_writable(path)
             yield SessionLog(path)
 
     @contextlib.contextmanager

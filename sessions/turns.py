@@ -5,6 +5,7 @@ Knows what a turn is, not how it is stored and not how it is computed.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
@@ -26,6 +27,7 @@ class Turn:
     completion_ids  the tokens of `content` as they were decoded
     system, hidden  the system prompt, and the earlier turns that were left out, when this was asked
     at              local time when the answer ended, ISO 8601
+    noted_sum       words_sum as the file has it: "" where it has none, None in a turn that comes from no file
     """
 
     user: str
@@ -38,6 +40,13 @@ class Turn:
     system: str | None = None
     hidden: tuple[int, int] = NOTHING_HIDDEN
     at: str = ""
+    noted_sum: str | None = field(default=None, compare=False)
+
+    @property
+    def words_sum(self) -> str:
+        """A checksum of the words that the ids were made of: whoever edits the words in a file leaves it behind."""
+        words = "\0".join((repr(self.system), self.user, self.text, self.content))
+        return f"{zlib.crc32(words.encode('utf-8', 'surrogatepass')):08x}"
 
     @property
     def is_answered(self) -> bool:

@@ -191,11 +191,13 @@ def test_damaged_and_newer_sessions(chat: Chat, model: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
     done = chat(model, "--session", "s", stdin="three\n")
-    assert done.err == "warning: the last line of session s was cut off: the turn in flight is lost\n"
+    assert done.err == "warning: llmcli was ended in the answer to the last question, which is lost: two\n"
     assert users("s") == ["one", "three"]
     path.write_bytes(whole.replace(b'"turns"', b'"tur"').replace(b'"user": "one"', b'"user": \xff"one"'))
     done = chat(model, "--session", "s", stdin="three\n")
-    assert done.err == "warning: line 2 of session s is damaged and left out: it is not a line of JSON\n"
+    assert done.err == "".join(
+        f"warning: line {number} of session s is damaged and left out: it is not a line of JSON\n" for number in (2, 3)
+    )
     assert users("s") == ["two", "three"]
     path.write_bytes(whole.replace(b'"llmcli_session": 1', b'"llmcli_session": 7'))
     line = refused(chat.run("-m", model, "--session", "s", stdin="x"), 1)

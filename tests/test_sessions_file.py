@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from llmcli.base.errors import LlmcliError
 from llmcli.sessions.events import Header, ModelNote
-from llmcli.sessions.file import Reading, SessionDamagedError, SessionLog, session_bytes
+from llmcli.sessions.file import Reading, SessionDamagedError, SessionLog, require_writable, session_bytes
 from llmcli.sessions.turns import History, Turn
 
 MODEL = ModelNote("tiny", "a" * 64, "/models/tiny.gguf")
@@ -69,6 +71,7 @@ def test_a_file_is_lines_that_a_person_can_read(log: SessionLog, path: Path) -> 
         "type": "turn",
         "user": "two",
         "text": "no",
+        "words_sum": log.history.turns[1].words_sum,
         "finish_reason": "stop",
         "at": "2026-11-30T10:16:00+00:00",
         "kept_tokens": len(log.history.turns[0].ids),
@@ -113,6 +116,8 @@ def test_any_conversation_survives_writing_reopening_and_copying(
     log = new(path)
     for kind, *arguments in steps:
         if kind == "say":
+            if len(str(arguments[0])) % 2:
+                log.ask(str(arguments[0]))
             log.add(turn(log, *map(str, arguments)))
         elif kind == "undo":
             log.undo(int(str(arguments[0])))
@@ -121,7 +126,8 @@ def test_any_conversation_survives_writing_reopening_and_copying(
         elif kind == "system":
             log.set_system(arguments[0])  # type: ignore[arg-type]
         elif kind == "hide" and int(str(arguments[0])) <= int(str(arguments[1])) <= len(log.history.turns):
-            log.hide(int(str(arguments[0])), int(str(arguments[1])))
+            log.hide(int(str(arguments[0])), int(str(arguments[1])))  # written with the turn that needed the room
+            log.add(turn(log, "more"))
         elif kind == "model":
             log.change_model(MODEL, ("x", "y"))
         if path.exists():
@@ -147,7 +153,7 @@ def test_surrogates_and_control_bytes_go_through(path: Path) -> None:
 def test_a_turn_cut_off_anywhere_is_lost_and_the_others_are_not(log: SessionLog, path: Path) -> None:
     whole = path.read_bytes()
     second = whole.rindex(b"\n", 0, -1) + 1
-    for length in (second + 1, (second + len(whole)) // 2, len(whole) - 1):
+    for length in (second + 1, (second + len(whole)) // 2, len(whole) - 2):
         path.write_bytes(whole[:length])
         found = Reading(path)
         assert [one.user for one in found.history.turns] == ["one"]
@@ -157,6 +163,76 @@ def test_a_turn_cut_off_anywhere_is_lost_and_the_others_are_not(log: SessionLog,
         assert Reading(path).warnings == []
         assert [one.user for one in Reading(path).history.turns] == ["one", "three"]
     assert log.history.turns[0] == Reading(path).history.turns[0]
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["header", "turns"])
+def test_a_last_line_that_lacks_only_its_newline_is_whole(count: int, log: SessionLog, path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)[:count]
+    path.write_bytes(b"".join(lines).removesuffix(b"\n"))
+    again = SessionLog(path)
+    assert (again.header, again.warnings) == (HEADER, [])
+    assert again.history.turns == log.history.turns[: count - 1]
+    for user in ("three", "four"):
+        again.ask(user)
+        again.add(turn(again, user))
+    assert path.read_bytes().startswith(b"".join(lines))
+    assert Reading(path).warnings == []
+    assert Reading(path).history == again.history
+
+
+def test_a_question_outlives_its_process(log: SessionLog, path: Path) -> None:
+    log.ask("three")
+    again = SessionLog(path)
+    assert (again.lost_question, again.history.unanswered, again.warnings) == ("three", "three", [])
+    assert again.history.turns == log.history.turns
+    again.ask("four")
+    again.add(turn(again, "four"))
+    assert (Reading(path).lost_question, Reading(path).history) == (None, again.history)
+    again.ask("five")
+    again.ask(None)  # something failed before anything was computed
+    assert (Reading(path).lost_question, Reading(path).history) == (None, again.history)
+
+
+def test_a_lost_question_is_the_first_to_be_taken_back(path: Path) -> None:
+    log = new(path)
+    log.ask("one")
+    again = SessionLog(path)
+    assert again.undo(2) == 1
+    found = Reading(path)
+    assert (found.lost_question, found.history.unanswered, found.history.turns) == (None, None, [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_session_that_is_not_to_be_written_is_told_at_once() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # others may go through it
+        os.chmod(folder, 0o777)
+        path = Path(folder, "s.jsonl")
+        log = new(path)
+        log.add(turn(log, "one"))
+        os.chmod(path, 0o444)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(LlmcliError, match="session s cannot be written: Permission denied") as caught:
+                require_writable(path)
+            with pytest.raises(LlmcliError, match="session s cannot be written: Permission denied") as asked:
+                log.ask("two")
+        finally:
+            os.seteuid(0)
+        assert (caught.value.exit_code, asked.value.exit_code) == (1, 1)
+        assert [one.user for one in Reading(path).history.turns] == ["one"]
+
+
+def test_words_that_were_changed_do_not_fit_their_sum(log: SessionLog, path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"two"', b'"zwei"'))
+    first, second = Reading(path).history.turns
+    assert first.noted_sum == first.words_sum
+    assert second.noted_sum == log.history.turns[1].words_sum != second.words_sum
+    SessionLog(path).copy_to(path.with_name("copy.jsonl"))
+    assert Reading(path.with_name("copy.jsonl")).history.turns[1].noted_sum == second.noted_sum  # a copy hides nothing
+    data = path.read_bytes()
+    path.write_bytes(re.sub(rb'"words_sum": "[0-9a-f]*", ', b"", data))  # as an earlier version wrote it
+    SessionLog(path).copy_to(path.with_name("old.jsonl"))
+    assert [one.noted_sum for one in Reading(path.with_name("old.jsonl")).history.turns] == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -240,6 +316,8 @@ def test_a_full_disk_keeps_the_file_whole_and_the_turn_for_later(
         with pytest.raises(LlmcliError, match="session s cannot be written: No space left on device"):
             log.add(turn(log, "three"))
     assert path.read_bytes() == before
+    assert (log.is_unsaved, log.save_rest(), log.save_rest(), log.is_unsaved) == (True, True, False, False)
+    assert [one.user for one in Reading(path).history.turns] == ["one", "two", "three"]
     log.add(turn(log, "four"))
     assert Reading(path).history == log.history
     assert [one.user for one in log.history.turns] == ["one", "two", "three", "four"]

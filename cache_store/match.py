@@ -276,6 +276,8 @@ class Walk:
 
     def _consider(self, node: _Node) -> None:
         self._parting.went_to(node.end_tokens)
+        if node.ref is not None and not self._may_use(node.ref):
+            return
         if self.ending_part and (node.ref is None or self.ending_part not in node.ref.part_bytes):
             return
         best_end = (self._best.end_tokens if self._best else 0) + self._partial_tokens

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.named_file import write_named
 from llmcli.base.text import decode_utf8, printable
 from llmcli.base.units import format_count
+from llmcli.cli import output
 from llmcli.cli.chat_shell import ChatShell
 from llmcli.engine.conversation import Conversation
 from llmcli.sessions.events import Header
@@ -25,19 +27,21 @@ def save_conversation(conversation: Conversation, file: str) -> str:
         raise UsageError("there is nothing to save yet")
     data = exported(path.suffix.lower(), log.name or path.stem, log.header, log.history)
     try:
-        with open(path, "xb") as out:  # what is there was not meant to be lost
-            out.write(data)
+        write_named(path, data, over=False)  # what is there was not meant to be lost
     except FileExistsError:
         raise LlmcliError(f"{printable(file)} is there already", hint="another name") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise LlmcliError(f"cannot write {printable(file)}: {reason}") from None
+    except OSError as error:
+        raise output.os_failure(error, "cannot write ") from None
+    except ValueError as error:
+        raise LlmcliError(f"cannot write {printable(file)}: {error}") from None
     return f"{format_count(len(log.history.turns), 'turn')} written to {printable(file)}"
 
 
 def load_conversation(shell: ChatShell, file: str) -> str:
     """Put the conversation of a file, or of a saved session, in the place of this one. The line that says so."""
     header, history = _found(shell, file)
+    if not history.turns and history.unanswered is None:
+        raise LlmcliError(f"there is no turn in {printable(file)}", hint="this conversation stays as it is")
     conversation = shell.conversation
     if header is None or header.model.content_id != conversation.engine.inspected.content_id:
         history.change_model()

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.named_file import write_named
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_count
@@ -149,10 +150,11 @@ def export(settings: Settings, /, **values: Any) -> None:
 
 def _write(target: str, data: bytes, *, force: bool) -> None:
     try:
-        with open(target, "wb" if force else "xb") as out:
-            out.write(data)
+        write_named(target, data, over=force)
     except FileExistsError:
         raise LlmcliError(f"{printable(target)} is there already", hint="--force, or another name") from None
+    except OSError as error:
+        raise output.os_failure(error, "cannot write ") from None
     except ValueError as error:  # a NUL in the name, which config.toml can have
         raise UsageError(f"cannot write {printable(target)}: {error}") from None
 

@@ -242,6 +242,32 @@ def test_save_and_load(shell: ChatShell, tmp_path: Path) -> None:
     assert len(shell.conversation.history.turns) == 3
 
 
+def test_a_file_in_which_nothing_was_asked_is_not_loaded(shell: ChatShell, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    for messages in ([], [{"role": "tool", "content": "x"}], [{"role": "assistant", "content": "x"}]):
+        file.write_text(json.dumps(messages))
+        with pytest.raises(LlmcliError, match="there is no turn in "):
+            shell.do(f"/load {file}")
+    library().path("empty").write_bytes(library().path("s").read_bytes().splitlines(keepends=True)[0])
+    with pytest.raises(LlmcliError, match="there is no turn in empty"):
+        shell.do("/load empty")
+    assert [turn.user for turn in shell.conversation.history.turns] == ["one"]
+    file.write_text('[{"role": "user", "content": "two"}]')
+    shell.do(f"/load {file}")
+    assert shell.conversation.history.unanswered == "two"
+
+
+def test_a_full_disk_leaves_no_half_of_what_is_saved(
+    shell: ChatShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _full)
+        with pytest.raises(ResourceError, match=r"cannot write .*talk\.md: No space left on device"):
+            shell.do(f"/save {tmp_path}/talk.md")
+    assert list(tmp_path.glob("*talk*")) == []
+    shell.do(f"/save {tmp_path}/talk.md")
+
+
 def test_a_session_is_loaded_by_its_name(shell: ChatShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library().fork("s", "v1.2")
     (tmp_path / "v1.2").mkdir()  # a folder of the same name is not meant

@@ -78,6 +78,26 @@ def test_export(sessions: Sessions, tmp_path: Path) -> None:
     assert "No such file" in refused(sessions("export", "a", "-o", str(tmp_path / "x" / "a.md")), 1)
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_an_export_for_which_there_is_no_room_leaves_what_was_there(
+    force: bool, sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, options = tmp_path / "a.md", ["--force"] if force else []
+    if force:
+        target.write_text("old")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", _full_disk)
+        told = refused(sessions("export", "a", "-o", str(target), *options), 6)
+    assert told == f"error: cannot write {target}: No space left on device"
+    assert [one.read_text() for one in tmp_path.glob("*.md")] == (["old"] if force else [])
+    assert sessions("export", "a", "-o", str(target), *options).code == 0
+    assert target.read_text().startswith("# a\n")
+
+
+def _full_disk(_handle: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_fork_and_rename(sessions: Sessions) -> None:
     assert sessions("fork", "a", "c").out == "a copied to c\n"
     assert sessions("rename", "b", "d").out == "b is d now\n"

@@ -24,6 +24,7 @@ import struct
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -63,13 +64,11 @@ class Result:
 class Chat:
     """`llmcli chat` in a pseudo-terminal of its own."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        threads = ["-t", str(options.threads)] if options.threads else []
-        command = [LLMCLI, "chat", "--no-save", "--cache", "off", "-m", options.model, "-c", "8192", *threads]
+    def __init__(self, options: Sequence[str]) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm-256color"
-            os.execv(LLMCLI, command)
+            os.execv(LLMCLI, [LLMCLI, "chat", *options])
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.tail = b""
 
@@ -132,7 +131,9 @@ class Chat:
 
 def measure(options: argparse.Namespace) -> Result:
     """Rounds of both sides in turns."""
-    chat, chance = Chat(options), random.Random(7)
+    threads = ["-t", str(options.threads)] if options.threads else []
+    chat = Chat(["--no-save", "--cache", "off", "-m", options.model, "-c", "8192", *threads])
+    chance = random.Random(7)
     try:
         chat.waits_for(b"a message, or /help")
         keys(chat, options.keys, chance)  # imports, caches

@@ -18,6 +18,7 @@ from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.key_binding import merge_key_bindings
 
 from llmcli.base.errors import LlmcliError
+from llmcli.cli import output
 from llmcli.cli.chat_commands import COMMANDS
 from llmcli.cli.chat_completer import ChatCompleter
 from llmcli.cli.chat_display import ChatDisplay
@@ -33,8 +34,9 @@ from llmcli.cli.chat_work import Answered, Broken, Came, ChatWork, Event, Readin
 _INTERRUPTED = 130
 _HELP = ("/help", "/?")
 _EDITOR_ECHO_S = 0.1
-_FRAME_S = 0.06
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_PATIENCE_S = 10.0  # with the engine, once a signal ends the chat
+_FRAME_S = 0.08  # a frame costs some 2 ms of a core that the answer wants
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
 
 
 def run_terminal(shell: ChatShell, options: FrontOptions) -> int:
@@ -42,10 +44,18 @@ def run_terminal(shell: ChatShell, options: FrontOptions) -> int:
     chat = ChatTerminal(shell, options)
     with options.reporter.redirected(chat.note):
         code = chat.run()
-    if chat.ended_by is not None:  # everything is saved and the terminal as it was: end as the signal wants it
+    if chat.ended_by is not None:  # the terminal is as it was: save what is not yet, and end as the signal wants it
+        _save_rest(shell)
         signal.signal(chat.ended_by, signal.SIG_DFL)
         signal.raise_signal(chat.ended_by)
     return code
+
+
+def _save_rest(shell: ChatShell) -> None:
+    try:
+        shell.conversation.log.save_rest()
+    except LlmcliError as error:
+        output.stderr_error(error.message, error.hint)
 
 
 class ChatTerminal:
@@ -88,7 +98,7 @@ class ChatTerminal:
         finally:
             self._loop = None
             self._screen.release()
-            self._work.close()
+            self._work.close(_PATIENCE_S if self.ended_by else None)
 
     def note(self, line: str) -> None:
         """A line for the user, from any thread."""
@@ -211,6 +221,8 @@ class ChatTerminal:
         if self._busy:
             self._work.interrupt()
             self._take_back()
+            if self._work.leave_command():
+                self._busy, self._display.status.doing = False, ""
         elif self._editor.text:
             self._editor.clear()
         elif self._display.hint:
@@ -285,6 +297,6 @@ class ChatTerminal:
             self._screen.app.exit(exception=error)
 
     def _ended(self, number: signal.Signals) -> None:
-        """SIGTERM or SIGHUP."""
+        """SIGTERM, SIGHUP or SIGQUIT."""
         self.ended_by = number
         self._leave(128 + number)

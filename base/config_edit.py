@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.files import atomic_write, make_private_dir
+from llmcli.base.settings import CONFIG_BYTES
 from llmcli.base.text import printable
 
 _HEADER = re.compile(r"^\s*\[")
@@ -27,7 +29,7 @@ def set_table(path: Path, section: str, name: str, values: Mapping[str, Value]) 
     Raises LlmcliError where it cannot be written, UsageError where it cannot be changed safely.
     """
     try:
-        old = path.read_bytes().decode("utf-8-sig") if path.exists() else ""
+        old = read_bounded(path, CONFIG_BYTES).decode("utf-8-sig") if path.exists() else ""
         new = with_table(old, section, name, values)
         if not _differs_there_alone(old, new, section, name, values):
             raise UsageError(

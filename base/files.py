@@ -89,7 +89,7 @@ def file_lock(
     process holds it, and it is tried again every `poll_s`. Raises ResourceError after `timeout_s` seconds, OSError
     where the folder is unwritable, FileNotFoundError where the file is missing and `create` is off.
     """
-    with open(path, "ab" if create else "rb+") as handle:
+    with open(path, "ab" if create else "rb+", opener=_open_at_once) as handle:
         deadline, told = None if timeout_s is None else time.monotonic() + timeout_s, False
         while not _try_lock(handle.fileno()):
             if on_wait and not told:
@@ -102,6 +102,11 @@ def file_lock(
             yield
         finally:
             _unlock(handle.fileno())
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """For a pipe in the lock's place, where a plain open would wait for its reader: that is an error then."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 if sys.platform == "win32":

@@ -9,6 +9,7 @@ Order of precedence: flag, LLMCLI_<FLAG>, config.toml, built-in default.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping
@@ -16,11 +17,13 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import UsageError
 from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 
 CONFIG_NAME = "config.toml"
+CONFIG_BYTES = 4 << 20
 _SECTIONS = {"alias", "folders", "tuned"}
 # Variables of ours that stand for no option; the last three are read by the set-up and the tests.
 OWN_VARIABLES = frozenset(
@@ -204,10 +207,12 @@ def _home(env: Mapping[str, str]) -> Path:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
+        data = read_bounded(path, CONFIG_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # of the folder: there can be no such file
+            return {}
         raise UsageError(f"cannot read {printable(str(path))}: {error.strerror}") from None
     # Imported where there is a file to read: most calls have none.
     if sys.version_info >= (3, 11):

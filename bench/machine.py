@@ -17,12 +17,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.files import atomic_write, make_private_dir
 from llmcli.base.settings import Settings
 from llmcli.bench.row_check import parse_json
 from llmcli.hardware.memory import read_memory
 
 _FOLDER, _FILE = "bench", "machine.json"
+_MOST_BYTES = 1 << 16
 _BUFFER_BYTES, _LEAST_BYTES = 256 << 20, 16 << 20
 _MEMORY_SHARE = 8
 _SIDE = 1024
@@ -97,7 +99,7 @@ def remember(machine: Machine, machine_id: str, settings: Settings) -> None:
 def recall(machine_id: str, settings: Settings) -> Machine | None:
     """What was measured on this machine before, None where nothing was."""
     try:
-        found = parse_json((settings.state_dir / _FOLDER / _FILE).read_text("utf-8"))
+        found = parse_json(read_bounded(settings.state_dir / _FOLDER / _FILE, _MOST_BYTES).decode())
         if found["machine"] != machine_id:
             return None
         machine = Machine(int(found["threads"]), float(found["bandwidth_bytes_s"]), float(found["ops_s"]))

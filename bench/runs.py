@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmcli.base.bounded_file import open_plain
 from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.files import file_lock, make_private_dir
 from llmcli.base.settings import Settings
@@ -75,7 +76,7 @@ def read_history(settings: Settings) -> tuple[list[Run], int]:
     """The runs, oldest first, and how many lines could not be read. Raises OSError where the file cannot."""
     runs, damaged = [], 0
     try:
-        with open(history_file(settings), "rb") as source:
+        with os.fdopen(open_plain(history_file(settings)), "rb") as source:
             for number, line in enumerate(iter(lambda: source.readline(_MAX_BYTES), b""), start=1):
                 run = _parse_run(number, line)
                 if run:

@@ -164,7 +164,8 @@ def _unsafe(layout: Layout) -> str | None:
 
 
 def _existing_mode(layout: Layout) -> str:
-    return READONLY if layout.blocks.is_dir() and os.access(layout.blocks, os.R_OK | os.X_OK) else OFF
+    # os.path: a name that is too long for the file system is an exception to Path.
+    return READONLY if os.path.isdir(layout.blocks) and os.access(layout.blocks, os.R_OK | os.X_OK) else OFF
 
 
 def _words(error: OSError) -> str:

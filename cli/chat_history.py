@@ -14,6 +14,7 @@ from pathlib import Path
 
 from prompt_toolkit.history import History
 
+from llmcli.base.bounded_file import open_plain
 from llmcli.base.files import atomic_write, make_private_dir
 
 _MOST_ENTRIES = 1000
@@ -54,7 +55,7 @@ class ChatHistory(History):
         line = json.dumps(string).encode() + b"\n"
         with contextlib.suppress(OSError):
             make_private_dir(self._path.parent)
-            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            handle = open_plain(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             try:
                 os.write(handle, line)  # one write: two chats do not mix their lines
             finally:
@@ -63,7 +64,7 @@ class ChatHistory(History):
     def _tail(self) -> bytes:
         """The end of the file; a file that has grown large is cut down to it."""
         try:
-            with open(self._path, "rb") as source:
+            with os.fdopen(open_plain(self._path), "rb") as source:
                 size = source.seek(0, os.SEEK_END)
                 source.seek(max(size - _READ_BYTES, 0))
                 data = source.read()

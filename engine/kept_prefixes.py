@@ -6,6 +6,7 @@ For lists and for the removal of models. No model is opened, and a store that is
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def _models(keeper: Keeper) -> dict[bytes, str]:
 @contextlib.contextmanager
 def _keeper(settings: Settings, notify: Callable[[str], None], cache: CacheOptions) -> Iterator[Keeper | None]:
     folder = store_folder(cache, settings)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         yield None
         return
     from llmcli.cache_store.context import OFF

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import LlmcliError
 from llmcli.base.files import atomic_write, make_private_dir, sha256_file
 from llmcli.base.records import dataclass
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from llmcli.engine.probe import Build
 
 _FOLDER = "engine"
+_MEMO_BYTES = 1 << 20
 _REBUILD = "build it for this machine: make install, or see llmcli doctor"
 
 
@@ -76,7 +78,7 @@ def _try(build: Build, cpu: Cpu) -> None:
 
 def _recall(memo: Path) -> EngineBuild | None:
     try:
-        digest = json.loads(memo.read_bytes())["digest"]
+        digest = json.loads(read_bounded(memo, _MEMO_BYTES))["digest"]
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return EngineBuild(digest) if isinstance(digest, str) and len(digest) == hashlib.sha256().digest_size * 2 else None

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.files import atomic_write, make_private_dir
 from llmcli.base.settings import Settings
 from llmcli.engine.preflight import EngineBuild
@@ -33,8 +34,7 @@ def recall_special_ids(tokenizer: Tokenizer, settings: Settings, content_id: str
 
 def _read(memo: Path, n_vocab: int) -> SpecialIds | None:
     try:
-        with open(memo, "rb") as source:
-            found = json.loads(source.read(_MOST_BYTES))
+        found = json.loads(read_bounded(memo, _MOST_BYTES))
         return SpecialIds(*(tuple(_expand(found[name], n_vocab)) for name in ("control", "defined")))
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -115,12 +115,12 @@ def read_folders(settings: Settings) -> tuple[Folder, ...]:
 def _folder(name: str, path: Path) -> Folder:
     # What stands at the path counts even where it is no folder: a file in the way is not writable as one.
     nearest = next(place for place in (path, *path.parents) if os.path.lexists(place) or place == place.parent)
-    usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    usable = os.path.isdir(nearest) and os.access(nearest, os.W_OK | os.X_OK)
     try:
         free = shutil.disk_usage(nearest).free
     except OSError:
         free = None
-    return Folder(name, str(path), path.is_dir(), usable, free)
+    return Folder(name, str(path), os.path.isdir(path), usable, free)
 
 
 def read_default_model(settings: Settings) -> DefaultModelState:

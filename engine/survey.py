@@ -4,6 +4,7 @@ asked for a connection; and huge pages and drivers. Facts, and a verdict on each
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -76,7 +77,7 @@ def _disks(settings: Settings) -> tuple[DiskSpeed, ...]:
     """Where models and the prefix store live; folders on one device are tried once."""
     found: dict[int, DiskSpeed] = {}
     for folder in (settings.hub_cache_dir, settings.data_dir, settings.cache_dir):
-        nearest = next((place for place in (folder, *folder.parents) if place.is_dir()), None)
+        nearest = next((place for place in (folder, *folder.parents) if os.path.isdir(place)), None)
         if nearest is not None and (device := nearest.stat().st_dev) not in found:
             found[device] = try_disk(folder)
     return tuple(found.values())

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.files import atomic_write, file_lock, make_private_dir
-from llmcli.base.settings import Settings
+from llmcli.base.settings import CONFIG_BYTES, Settings
 from llmcli.base.text import printable
 from llmcli.models.reference import looks_like_path, parse_hub
 
@@ -100,7 +101,7 @@ def _edit(settings: Settings, change: Callable[[Any], None]) -> None:
 def _read(path: Path) -> tuple[str, bytes]:
     """(the text, the byte order mark in front of it, if there is one)."""
     try:
-        data = path.read_bytes()
+        data = read_bounded(path, CONFIG_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return "", b""
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""

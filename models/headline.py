@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import ModelError
 from llmcli.base.files import atomic_write, make_private_dir
 from llmcli.base.records import dataclass
@@ -124,8 +125,7 @@ class Headlines:
 
     def _load(self) -> dict[str, Any]:
         try:
-            with open(self._file, "rb") as source:
-                data = json.loads(source.read(_MEMO_MAX_BYTES))
+            data = json.loads(read_bounded(self._file, _MEMO_MAX_BYTES))
             files = data["files"] if data["version"] == _VERSION else {}
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return {}

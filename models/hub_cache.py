@@ -18,10 +18,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import ResourceError
 from llmcli.base.files import atomic_write, file_lock
 from llmcli.models.hub_listing import is_safe_name
-from llmcli.models.library import REPO_PREFIX
+from llmcli.models.library import REF_BYTES, REPO_PREFIX
 
 PART_SUFFIX = ".incomplete"
 
@@ -116,7 +117,7 @@ def write_ref(cache: Path, repo_id: str, revision: str, commit: str) -> None:
         return
     path = repo_folder(cache, repo_id).joinpath("refs", *revision.split("/"))
     with contextlib.suppress(OSError):
-        if path.read_text() == commit:
+        if read_bounded(path, REF_BYTES) == commit.encode():
             return
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import ModelError
 from llmcli.base.files import CHUNK_BYTES, atomic_write, make_private_dir
 from llmcli.base.records import dataclass
@@ -186,8 +187,7 @@ def file_identity(path: str) -> FileIdentity:
 
 def _recall(memo: Path, path: Path) -> Inspected | None:
     try:
-        with open(memo, "rb") as source:
-            data = json.loads(source.read(_MEMO_MAX_BYTES))
+        data = json.loads(read_bounded(memo, _MEMO_MAX_BYTES))
         if data["version"] != MEMO_VERSION:
             return None
         facts, content_id = facts_from_json(data["facts"]), str(data["content_id"])

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.models.reference import SUFFIX, is_half_name, is_model_name, model_name, quant_of, select, shard_of
@@ -22,6 +23,7 @@ MAGIC = b"GGUF"
 REPO_PREFIX = "models--"
 MAX_DEPTH = 6  # of folders in folders
 _MAX_ENTRIES = 100_000  # of one scan; a mistyped folder such as `/` must not take minutes
+REF_BYTES = 4096
 _REVISION = re.compile(r"[0-9a-fA-F]{7,64}\Z")
 
 Source = Literal["own", "folder", "hub"]
@@ -236,8 +238,7 @@ def _names(folder: Path) -> list[str]:
 
 def _main_revision(repo_folder: Path) -> str | None:
     try:
-        with open(repo_folder / "refs" / "main", encoding="ascii", errors="replace") as source:
-            return source.read(128).strip()
+        return read_bounded(repo_folder / "refs" / "main", REF_BYTES).decode("ascii", "replace").strip()
     except OSError:
         return None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import LlmcliError, ModelError, UsageError
 from llmcli.base.files import atomic_write, file_lock
 from llmcli.base.settings import Settings
@@ -176,8 +177,7 @@ class _Memo:
     def validator(self) -> str | None:
         """The validator that the half file came with, None where there is none for this address."""
         try:
-            with open(self._path, "rb") as source:
-                data = json.loads(source.read(_MEMO_BYTES))
+            data = json.loads(read_bounded(self._path, _MEMO_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
         found = data.get("validator") if isinstance(data, dict) and data.get("url_sha256") == self._url else None

@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llmcli.base.errors import LlmcliError, ModelError
@@ -28,7 +29,7 @@ _NOTES = ("refs", ".no_exist")
 
 @dataclass(frozen=True, slots=True)
 class DoomedFile:
-    """A file or link that goes; a link frees nothing."""
+    """A file or link that goes, and the bytes that this frees: a link frees nothing."""
 
     path: Path
     nbytes: int
@@ -85,8 +86,8 @@ def plan_removal(references: Sequence[str], settings: Settings) -> RemovalPlan:
                     outside.append(part)
     doomed = [_doomed(name) for name in names.values()]
     blobs, kept = _blobs(repos, names)
-    files = (*doomed, *(blob for blob in blobs if str(blob.path) not in names))
-    return RemovalPlan(tuple(models), files, tuple(kept), tuple(outside), tuple(repos))
+    files, linked = _without_linked([*doomed, *(blob for blob in blobs if str(blob.path) not in names)])
+    return RemovalPlan(tuple(models), tuple(files), (*kept, *linked), tuple(outside), tuple(repos))
 
 
 def carry_out(plan: RemovalPlan) -> tuple[int, int]:
@@ -209,6 +210,22 @@ def _blobs(repos: Iterable[Path], names: dict[str, Path]) -> tuple[list[DoomedFi
 def _doomed(path: Path) -> DoomedFile:
     is_link = os.path.islink(path)
     return DoomedFile(path, 0 if is_link else os.lstat(path).st_size, is_link)
+
+
+def _without_linked(files: Sequence[DoomedFile]) -> tuple[list[DoomedFile], list[KeptFile]]:
+    """The files with the bytes that go with each: of hard links the last frees them, and none where others stay."""
+    left: dict[tuple[int, int], int] = {}
+    found, kept = list[DoomedFile](), list[KeptFile]()
+    for file in files:
+        facts = os.lstat(file.path)
+        key = (facts.st_dev, facts.st_ino)
+        left[key] = left.get(key, facts.st_nlink) - 1
+        found.append(file if left[key] == 0 or file.is_link else replace(file, nbytes=0))
+    for file in files:
+        facts = os.lstat(file.path)
+        if not file.is_link and left.pop((facts.st_dev, facts.st_ino), 0) > 0:
+            kept.append(KeptFile(file.path, file.nbytes, "another name of the file, a hard link, keeps them"))
+    return found, kept
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.files import atomic_write, make_private_dir
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_bytes
@@ -30,6 +31,7 @@ from llmcli.quant.tensor_errors import TensorErrors
 from llmcli.quant.weights import ChosenWeights
 
 _FOLDER, _VERSION = "sensitivity", 1
+_MEMO_BYTES = 1 << 20
 _CHECK_WINDOWS, _CHECK_TOKENS = 4, 512
 
 
@@ -98,7 +100,7 @@ def _memo(source: Source, settings: Settings, told: Told) -> Path:
 
 def _recall(memo: Path) -> Sensitivity | None:
     try:
-        data = json.loads(memo.read_bytes())
+        data = json.loads(read_bounded(memo, _MEMO_BYTES))
         groups = {str(name): float(value) for name, value in data["groups"].items()}
         return Sensitivity(groups, int(data["layers"]), float(data["typical"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.files import atomic_write, make_private_dir
 from llmcli.base.settings import Settings
 from llmcli.engine.engine import plan_for
@@ -31,6 +32,7 @@ from llmcli.quant.types import USUAL_TYPES, bits_per_weight
 
 MEASURED = ("BF16", *USUAL_TYPES)
 _FOLDER, _VERSION = "quantize", 1
+_MEMO_BYTES = 1 << 20
 # Short rounds, of which the best counts: other work on the machine spoils some of them, seldom all.
 _READ_TOKENS, _READ_ROUNDS, _WRITE_TOKENS, _WRITE_ROUNDS = 64, 4, 3, 8
 # What a rate is judged by where one number is needed: an answer to a prompt of medium length.
@@ -59,7 +61,7 @@ Rates = Mapping[str, TypeRate]
 def recall_rates(settings: Settings, threads: int) -> dict[str, TypeRate]:
     """What is remembered for this CPU, build and number of threads; empty where nothing was measured."""
     try:
-        data = json.loads(_memo(settings, threads).read_bytes())
+        data = json.loads(read_bounded(_memo(settings, threads), _MEMO_BYTES))
         return {str(name): TypeRate(float(row["read_s"]), float(row["write_s"])) for name, row in data.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}

@@ -164,6 +164,12 @@ def test_a_lock_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
         pass
 
 
+def test_a_pipe_in_the_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(OSError, match="No such device"), file_lock(tmp_path / "lock"):
+        pass
+
+
 def test_a_lock_on_a_file_that_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), file_lock(tmp_path / "lock", create=False):
         pass

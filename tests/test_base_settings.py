@@ -187,9 +187,33 @@ def test_a_config_that_cannot_be_read_is_a_usage_error() -> None:
         load()
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_config_that_would_never_end_is_a_usage_error(kind: str) -> None:
+    path = load().config_file
+    path.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match=r"cannot read .*config.toml: not a regular file"):
+        load()
+    path.unlink()
+    path.symlink_to(os.devnull)
+    assert load().values == {}
+
+
+def test_a_config_has_a_bound() -> None:
+    path = write_config(b"#" * (4 << 20))
+    assert load().values == {}
+    path.write_bytes(b"#" * ((4 << 20) + 1))
+    with pytest.raises(UsageError, match=r"cannot read .*config.toml: larger than 4,194,304 bytes"):
+        load()
+
+
 def test_a_config_below_a_file_is_no_config(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    assert load({"LLMCLI_HOME": str(tmp_path / "file")}).values == {}
+    for name in ("file", "n" * 300):
+        assert load({"LLMCLI_HOME": str(tmp_path / name)}).values == {}
 
 
 def attempt(make: Callable[[], T]) -> tuple[T | None, UsageError | None]:

@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_written_still_serves(tmp_path: Path, monkeypatc
     }
 
 
-@pytest.mark.parametrize("kind", ["file", "below a file", "link", "not made"])
+@pytest.mark.parametrize("kind", ["file", "below a file", "link", "not made", "long name"])
 def test_a_place_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     root = tmp_path / "s"
     if kind == "file":
@@ -77,6 +77,8 @@ def test_a_place_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     elif kind == "below a file":
         (tmp_path / "f").write_text("x")
         root = tmp_path / "f" / "s"
+    elif kind == "long name":
+        root = tmp_path / ("s" * 300)
     elif kind == "link":
         root.mkdir()
         (tmp_path / "elsewhere").mkdir()

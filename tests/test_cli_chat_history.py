@@ -49,10 +49,16 @@ def test_a_damaged_file_costs_its_damaged_lines(path: Path) -> None:
     assert loaded(path) == ["good"]
 
 
-@pytest.mark.parametrize("what", ["folder", "file"])
+@pytest.mark.parametrize("what", ["folder", "file", "pipe", "device"])
 def test_what_cannot_be_written_costs_no_chat(what: str, path: Path) -> None:
     if what == "file":
         path.mkdir(parents=True)
+    elif what == "pipe":
+        path.parent.mkdir()
+        os.mkfifo(path)
+    elif what == "device":
+        path.parent.mkdir()
+        path.symlink_to("/dev/zero")
     else:
         path.parent.write_text("in the way")
     history = ChatHistory(path)

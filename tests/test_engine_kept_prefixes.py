@@ -34,6 +34,7 @@ def test_no_store_is_not_made(settings: Settings) -> None:
     assert plan_removal({ONE}, settings, quiet, cache=CacheOptions()) is None
     assert remove({ONE}, settings, quiet, cache=CacheOptions()) == (0, 0)
     assert not store_folder(CacheOptions(), settings).exists()
+    assert kept_bytes(settings, quiet, cache=CacheOptions(folder=Path("n" * 300))) == {}
 
 
 def test_bytes_by_model_and_their_removal(settings: Settings) -> None:

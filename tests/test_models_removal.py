@@ -190,3 +190,27 @@ def test_what_cannot_be_removed_is_said(settings: Settings) -> None:
     with pytest.raises(LlmcliError, match="cannot remove"):
         carry_out(plan_removal(["m"], settings))
     path.parent.chmod(0o700)
+
+
+def test_bytes_that_a_hard_link_keeps_are_not_freed(settings: Settings, tmp_path: Path) -> None:
+    folder = own_folder(settings)
+    path = write_tiny(folder / "a.gguf")
+    size = path.stat().st_size
+    os.link(path, tmp_path / "elsewhere")
+    plan = remove(settings, "a")
+    assert [(file.path, file.nbytes) for file in plan.files] == [(path, 0)]
+    assert [(kept.path, kept.nbytes) for kept in plan.kept] == [(path, size)]
+    assert plan.nbytes == 0
+    assert (tmp_path / "elsewhere").stat().st_size == size
+
+
+def test_the_last_of_several_hard_links_frees_them(settings: Settings) -> None:
+    folder = own_folder(settings)
+    path = write_tiny(folder / "a.gguf")
+    size = path.stat().st_size
+    for name in ("b.gguf", "c.gguf"):
+        os.link(path, folder / name)
+    some = plan_removal([str(folder / "a.gguf"), str(folder / "b.gguf")], settings)
+    assert (some.nbytes, [kept.nbytes for kept in some.kept]) == (0, [size])
+    plan = remove(settings, *(str(folder / name) for name in ("a.gguf", "b.gguf", "c.gguf")))
+    assert (plan.nbytes, plan.kept) == (size, ())

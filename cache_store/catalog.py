@@ -6,14 +6,18 @@ entry needs: removing the entry frees exactly them. Plans are values; nothing is
 
 from __future__ import annotations
 
+import functools
 import heapq
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from llmcli.cache_store.apart import partings, word_start
 from llmcli.cache_store.index_schema import as_float, as_int, as_key
 from llmcli.cache_store.keys import Key
 from llmcli.cache_store.names import Name
+
+ASKED = "asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,10 @@ class Entry:
     tokens           from position 0 to its end
     chain_bytes      all its blocks, the shared ones too
     private_bytes    what removing it would free
+    hits             uses of its chain: prompts that restored some of it and went on into no other branch
+    used_s           the last of them, or when it was stored
     preview          how its text starts; private_preview: how the part that is its own starts
+    apart            how its text reads from where it parts from that of what is stored beside it
     """
 
     key: Key
@@ -57,6 +64,7 @@ class Entry:
     names: tuple[str, ...]
     preview: str
     private_preview: str
+    apart: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +134,7 @@ class Catalog:
 
     def plan_removal(self, key: Key) -> RemovalPlan:
         """What removing the entry `key` frees: its name, and its blocks down to the first one that others need."""
-        doomed = [Doomed(row.key, row.parent, row.nbytes, "removed") for row in self._private(key)]
+        doomed = [Doomed(row.key, row.parent, row.nbytes, ASKED) for row in self._private(key)]
         names = tuple(name.name for name in self.names.get(key, ()))
         return self._plan(doomed, names)
 
@@ -153,7 +161,7 @@ class Catalog:
             wanted = fingerprints is None or row.fingerprint in fingerprints
             if row.key in self.adrift or self._is_pinned(row.key) or not wanted or not (over or old or only_asked):
                 continue
-            doomed.append(self._doom(row.key, "unused for long" if old else "over the budget" if over else "asked for"))
+            doomed.append(self._doom(row.key, "unused for long" if old else "over the budget" if over else ASKED))
             left -= row.nbytes
             waiting[row.parent] -= 1
             if not waiting[row.parent] and row.parent in self.rows:
@@ -163,7 +171,7 @@ class Catalog:
     def plan_forget(self, fingerprints: frozenset[bytes]) -> RemovalPlan:
         """All that was stored under these fingerprints, ends of chains first, with its names: the pinned ones too."""
         rows = [row for row in self.rows.values() if row.fingerprint in fingerprints]
-        doomed = [self._doom(row.key, "asked for") for row in reversed(rows)]
+        doomed = [self._doom(row.key, ASKED) for row in reversed(rows)]
         names = tuple(name.name for row in rows for name in self.names.get(row.key, ()))
         return self._plan(doomed, names)
 
@@ -200,6 +208,39 @@ class Catalog:
                 counts[row.parent] += counts[row.key]
         return counts
 
+    @functools.cached_property
+    def _uses(self) -> dict[Key, int]:
+        """How often each chain was used up to its block and no further in another branch.
+
+        A use counts for every block that it goes through. What went on into one branch is no use of the others: it
+        is taken off where they part.
+        """
+        uses: dict[Key, int] = {}
+        for row in self.rows.values():
+            went_on = sum(self.rows[child].hits for child in self.children.get(row.key, ()))
+            uses[row.key] = uses.get(row.parent, 0) + max(0, row.hits - went_on)
+        return uses
+
+    @functools.cached_property
+    def _parting_at(self) -> dict[Key, int]:
+        siblings = ({key: self.rows[key].preview for key in keys} for keys in self.children.values())
+        return {key: at for texts in siblings for key, at in partings(texts).items()}
+
+    def _apart(self, private: list[Row], end: Row) -> str:
+        """The text of the first block of its own that tells the entry from others, from that place on."""
+        for row in reversed(private or [end]):
+            if (at := self._parting_at[row.key]) < len(row.preview):
+                return row.preview[word_start(row.preview, at) :]
+        return end.preview
+
+    def _used_s(self, chain: list[Row]) -> float:
+        """When it was used last: what is true of its uses is true of their times."""
+        latest = chain[-1].used_s
+        for row in chain[:-1]:
+            if all(self.rows[child].used_s < row.used_s for child in self.children[row.key]):
+                latest = max(latest, row.used_s)
+        return latest
+
     def _private(self, key: Key) -> list[Row]:
         """The blocks that only the entry `key` needs, last one first."""
         found: list[Row] = []
@@ -222,9 +263,10 @@ class Catalog:
         chain, private, names = self.chain(row.key), self._private(row.key), self.names.get(row.key, [])
         return Entry(
             row.key, row.parent, row.fingerprint, len(chain), row.start_tokens + row.n_tokens,
-            self.chain_bytes[row.key], sum(block.nbytes for block in private), row.created_s, row.used_s, row.hits,
+            self.chain_bytes[row.key], sum(block.nbytes for block in private), row.created_s, self._used_s(chain),
+            self._uses[row.key],
             any(name.pinned for name in names), tuple(name.name for name in names),
-            chain[0].preview, private[-1].preview if private else row.preview,
+            chain[0].preview, private[-1].preview if private else row.preview, self._apart(private, row),
         )  # fmt: skip
 
 

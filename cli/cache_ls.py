@@ -20,6 +20,7 @@ from llmcli.engine.engine import find_model
 from llmcli.engine.prefix_report import store_folder
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
+_WHAT_STORES = "llmcli run keeps prompts of 64 tokens and more; llmcli cache save NAME -f FILE keeps one by name"
 _SORTS = {
     "used": lambda entry: -entry.used_s,
     "tokens": lambda entry: -entry.tokens,
@@ -50,7 +51,8 @@ def ls(settings: Settings, /, **values: Any) -> None:
     """List the stored prefixes by model; with -m those of one model.
 
     An entry is the end of a chain of blocks, or a named block in it. OWN are the bytes that no other entry shares:
-    what removing it would free. HITS counts restores of its last block.
+    what removing it would free. HITS counts prompts that restored some of it, and not more of another one; USED is
+    the time since the last. TEXT is where its text parts from that of others.
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
     with open_store(values, settings, reporter.notify) as store:
@@ -62,8 +64,10 @@ def ls(settings: Settings, /, **values: Any) -> None:
         if values["json"]:
             now_s = time.time()
             output.write_json([entry_json(entry, models, now_s) for entry in entries])
+        elif entries:
+            output.write(_listed(entries, models))
         else:
-            output.write(_listed(entries, models) or "nothing is stored\n")
+            reporter.notify(f"nothing is stored{' for this model' if wanted else ''} yet: {_WHAT_STORES}")
 
 
 def _listed(entries: Sequence[Entry], models: Models) -> str:

@@ -20,15 +20,17 @@ from llmcli.cli import output
 from llmcli.cli.cache_options import (
     bench_request,
     cache_dir_option,
+    keep_options,
     model_of_this_call,
     open_store,
-    store_options,
 )
+from llmcli.cli.cache_view import Models
 from llmcli.cli.complete import complete_file, complete_prefix
 from llmcli.cli.engine_options import engine_options
 from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
+from llmcli.engine.prefix_report import MODEL_NAME_NOTE
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -91,7 +93,7 @@ Exit status: 0 done, 2 usage, 3 it does not fit the model or the build,
 @model_option
 @option("--json", is_flag=True, help="One JSON object.")
 @engine_options
-@store_options
+@keep_options
 @verbosity_options
 @click.pass_obj
 def import_(settings: Settings, /, **values: Any) -> None:
@@ -119,7 +121,22 @@ def import_(settings: Settings, /, **values: Any) -> None:
             )
         if values["name"] is not None and done.end is not None:
             keeper.name(done.end, values["name"], pin=True)
-    _tell(done, values)
+        model = _model_name(stored, Models(store), values, settings, reporter)
+        if model is not None:
+            store.note(stored, {MODEL_NAME_NOTE: model})
+    _tell(done, model, values)
+
+
+def _model_name(
+    stored: Fingerprint, models: Models, values: Mapping[str, Any], settings: Settings, reporter: StderrReporter
+) -> str | None:
+    """What the model is called here, where that is known: from runs with it, or by -m, which was found to fit."""
+    if reference := model_of_this_call(values):
+        from llmcli.engine.engine import find_model
+
+        return find_model(reference, settings, reporter)[0].name
+    content_id = stored.description.get("model")
+    return models.name_of(content_id) if isinstance(content_id, str) else None
 
 
 def _require_fits(stored: Fingerprint, values: Mapping[str, Any], settings: Settings, reporter: StderrReporter) -> None:
@@ -135,18 +152,19 @@ def _require_fits(stored: Fingerprint, values: Mapping[str, Any], settings: Sett
             bench.require_fits(stored, where)
 
 
-def _tell(done: Imported, values: Mapping[str, Any]) -> None:
+def _tell(done: Imported, model: str | None, values: Mapping[str, Any]) -> None:
     key = done.end.key.hex() if done.end else None
     description = done.fingerprint.description
     if values["json"]:
         fields = {"tokens": done.tokens, "blocks": done.blocks, "written_bytes": done.written_bytes}
-        model = {"model": {"name": None, "content_id": description.get("model")}}
-        output.write_json({"key": key, "name": values["name"], **fields, **model})
+        known = {"model": {"name": model, "content_id": description.get("model")}}
+        output.write_json({"key": key, "name": values["name"], **fields, **known})
         return
     what = printable(values["name"]) if values["name"] is not None else (key or "")[:12]
-    model_id = printable(str(description.get("model")))[:12]
+    content_id = printable(str(description.get("model")))[:12]
+    called = f"{printable(model)} ({content_id})" if model else f"the model {content_id}, which is not known here"
     written = f"{format_bytes(done.written_bytes)} written"
-    output.write(f"{what}: {format_count(done.tokens, 'token')} for the model {model_id}, {written}\n")
+    output.write(f"{what}: {format_count(done.tokens, 'token')} for {called}, {written}\n")
 
 
 def _file(text: str) -> Path:

@@ -33,31 +33,31 @@ cache_dir_option = option(
     "--cache-dir", metavar="DIR", help="Folder of the prefix store. [default: in the cache folder]"
 )
 
-# What is kept. Commands that fill the store have these without the mode.
-store_options = group(
-    cache_dir_option,
-    option(
-        "--cache-max",
-        type=Size(),
-        metavar="SIZE",
-        help="Most bytes to keep, as 4G. [default: a tenth of the free disk, at most 20G]",
-    ),
-    option(
-        "--cache-ttl",
-        type=Duration(or_never=True),
-        default=DEFAULT_TTL_S,
-        metavar="DURATION",
-        help="Forget what was not used for so long, as 12h or 7d; or never. [default: 30d]",
-    ),
-    option(
-        "--cache-min-tokens",
-        type=Whole(1),
-        default=DEFAULT_MIN_TOKENS,
-        show_default=True,
-        metavar="N",
-        help="Neither keep nor look up prompts shorter than this.",
-    ),
+cache_max_option = option(
+    "--cache-max",
+    type=Size(),
+    metavar="SIZE",
+    help="Most bytes to keep, as 4G. [default: a tenth of the free disk, at most 20G]",
 )
+cache_ttl_option = option(
+    "--cache-ttl",
+    type=Duration(or_never=True),
+    default=DEFAULT_TTL_S,
+    metavar="DURATION",
+    help="Forget what was not used for so long, as 12h or 7d; or never. [default: 30d]",
+)
+_cache_min_tokens_option = option(
+    "--cache-min-tokens",
+    type=Whole(1),
+    default=DEFAULT_MIN_TOKENS,
+    show_default=True,
+    metavar="N",
+    help="Neither keep nor look up prompts shorter than this.",
+)
+
+# What is kept, for commands that make room or remove for it; and all of it, for those that look prompts up too.
+keep_options = group(cache_dir_option, cache_max_option, cache_ttl_option)
+store_options = group(keep_options, _cache_min_tokens_option)
 
 cache_options = group(
     option(
@@ -91,8 +91,10 @@ def _folder(text: str) -> Path:
 
 
 def policy_from(values: Mapping[str, Any]) -> Policy:
-    """Budget, lifetime and least length; the defaults where a command does not have the options."""
-    ttl_s = values.get("cache_ttl", DEFAULT_TTL_S)
+    """Budget, lifetime and least length. A command without the option for the lifetime lets nothing expire: looking
+    at the store must not remove what another setting keeps.
+    """
+    ttl_s = values.get("cache_ttl", math.inf)
     return Policy(
         max_bytes=values.get("cache_max"),
         ttl_s=None if ttl_s == math.inf else ttl_s,
@@ -160,7 +162,7 @@ def model_of_this_call(values: Mapping[str, Any]) -> str | None:
 
 
 def bench_request(values: Mapping[str, Any], settings: Settings) -> BenchRequest:
-    """How to open a model for work on the store. A command with the engine options and `store_options` has it all."""
+    """How to open a model for work on the store. A command with the engine options and that of the folder has it."""
     from llmcli.engine.prefix_admin import BenchRequest
 
     return BenchRequest(

@@ -14,7 +14,7 @@ from llmcli.base.units import format_bytes, format_count
 from llmcli.cache_store.catalog import RemovalPlan
 from llmcli.cache_store.keeper import Keeper
 from llmcli.cli import output
-from llmcli.cli.cache_options import cache_dir_option, model_of_this_call, open_store, store_options
+from llmcli.cli.cache_options import cache_dir_option, keep_options, model_of_this_call, open_store
 from llmcli.cli.cache_view import Models, plan_lines
 from llmcli.cli.complete import complete_prefix
 from llmcli.cli.confirm import confirm_options, confirmed
@@ -55,12 +55,12 @@ def rm(settings: Settings, /, **values: Any) -> None:
         plans = [_plan_of(keeper, prefix, unpin=values["unpin"]) for prefix in values["prefixes"]]
         plan = _together(plans)
         question = f"remove {format_count(len(values['prefixes']), 'stored prefix').replace('prefixs', 'prefixes')}?"
-        gone = (0, 0)
+        gone = None
         if confirmed(question, plan_lines(plan), values):
             for prefix, planned in zip(values["prefixes"], plans, strict=True):
                 # The first removal can make blocks the second one's own: it is planned anew.
                 found = planned if values["unpin"] or len(plans) == 1 else _plan_again(keeper, prefix)
-                gone = _sum(gone, keeper.carry_out(found))
+                gone = _sum(gone or (0, 0), keeper.carry_out(found))
         _tell(plan, gone, values)
 
 
@@ -111,7 +111,7 @@ Exit status: 0 done, 2 usage or nobody to ask, 3 no such model,
 @model_option
 @option("--json", is_flag=True, help="One JSON object.")
 @confirm_options
-@store_options
+@keep_options
 @verbosity_options
 @click.pass_obj
 def prune(settings: Settings, /, **values: Any) -> None:
@@ -128,9 +128,11 @@ def prune(settings: Settings, /, **values: Any) -> None:
             max_bytes=values["max"],
             fingerprints=_wanted(Models(store), values, settings, reporter),
         )
-        gone = (0, 0)
+        gone = None
         if not plan.blocks:
-            reporter.notify("there is nothing to remove")
+            if not values["json"]:
+                output.write("there is nothing to remove\n")
+                return
         elif confirmed(f"remove {format_count(len(plan.blocks), 'block')}?", plan_lines(plan), values):
             gone = keeper.carry_out(plan)
         _tell(plan, gone, values)
@@ -178,19 +180,17 @@ def clear(settings: Settings, /, **values: Any) -> None:
         keeper = store.keeper()
         found = keeper.stats()
         counted = f"{format_count(found.blocks, 'block')}, {format_bytes(found.stored_bytes)}"
-        gone = (0, 0)
-        if confirmed("remove everything?", [f"  {counted}, {found.pinned:,} pinned: all of it"], values):
+        gone = None
+        if confirmed("remove everything?", [f"  to remove: all {counted}; {found.pinned:,} pinned with them"], values):
             gone = keeper.clear()
     if values["json"]:
         planned = {"planned_blocks": found.blocks, "planned_bytes": found.stored_bytes}
-        output.write_json(
-            {"dry_run": values["dry_run"], **planned, "removed_blocks": gone[0], "removed_bytes": gone[1]}
-        )
+        output.write_json({"dry_run": values["dry_run"], **planned, **_removed_json(gone)})
     elif not values["dry_run"]:
         output.write(_removed(gone))
 
 
-def _tell(plan: RemovalPlan, gone: tuple[int, int], values: Mapping[str, Any]) -> None:
+def _tell(plan: RemovalPlan, gone: tuple[int, int] | None, values: Mapping[str, Any]) -> None:
     if values["json"]:
         blocks = [{"key": b.key.hex(), "file_bytes": b.nbytes, "reason": b.reason} for b in plan.blocks]
         output.write_json(
@@ -200,16 +200,25 @@ def _tell(plan: RemovalPlan, gone: tuple[int, int], values: Mapping[str, Any]) -
                 "names": list(plan.names),
                 "planned_bytes": plan.nbytes,
                 "kept_bytes": plan.kept_bytes,
-                "removed_blocks": gone[0],
-                "removed_bytes": gone[1],
+                **_removed_json(gone),
             }
         )
     elif not values["dry_run"]:
-        output.write(_removed(gone))
+        output.write(_removed(gone, plan.names))
 
 
-def _removed(gone: tuple[int, int]) -> str:
-    return f"{format_count(gone[0], 'block')} removed, {format_bytes(gone[1])} freed\n"
+def _removed_json(gone: tuple[int, int] | None) -> dict[str, int]:
+    blocks, nbytes = gone or (0, 0)
+    return {"removed_blocks": blocks, "removed_bytes": nbytes}
+
+
+def _removed(gone: tuple[int, int] | None, names: Sequence[str] = ()) -> str:
+    """What was done. gone: blocks and bytes; None: the user said no."""
+    if gone is None:
+        return "nothing was removed\n"
+    done = [f"{format_count(gone[0], 'block')} removed, {format_bytes(gone[1])} freed"] if gone[0] or not names else []
+    done += [f"the name {printable(name)} is taken away" for name in names]
+    return "; ".join(done) + "\n"
 
 
 def _sum(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from llmcli.base.units import format_bytes, format_count, format_seconds
 from llmcli.cache_store.keeper import Stats
 from llmcli.cache_store.store import PrefixStore
 from llmcli.cli import output
-from llmcli.cli.cache_options import open_store, store_options
+from llmcli.cli.cache_options import cache_dir_option, cache_max_option, open_store
 from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
 
@@ -31,7 +31,8 @@ Examples:
 Exit status: 0 done, 2 usage, 1 anything else.""",
 )
 @option("--json", is_flag=True, help="One JSON object.")
-@store_options
+@cache_dir_option
+@cache_max_option
 @verbosity_options
 @click.pass_obj
 def stats(settings: Settings, /, **values: Any) -> None:

@@ -14,7 +14,7 @@ from llmcli.cache_store.catalog import Entry
 from llmcli.cache_store.maintain import Verified
 from llmcli.cache_store.store import PrefixStore
 from llmcli.cli import output
-from llmcli.cli.cache_options import bench_request, context_for, open_store, store_options
+from llmcli.cli.cache_options import bench_request, cache_dir_option, context_for, open_store
 from llmcli.cli.cache_view import KEY_DIGITS, Models
 from llmcli.cli.engine_options import engine_options
 from llmcli.cli.options import model_option, option, verbosity_options
@@ -44,7 +44,7 @@ Exit status: 0 everything is as it should be, or was repaired, 2 usage,
 @model_option
 @option("--json", is_flag=True, help="One JSON object.")
 @engine_options
-@store_options
+@cache_dir_option
 @verbosity_options
 @click.pass_obj
 def verify(settings: Settings, /, **values: Any) -> int:

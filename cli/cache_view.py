@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
-from llmcli.cache_store.catalog import Entry, RemovalPlan
+from llmcli.cache_store.catalog import ASKED, Entry, RemovalPlan
 from llmcli.cache_store.keys import Fingerprint
 from llmcli.cache_store.store import PrefixStore
+from llmcli.cli.table import table_lines
 from llmcli.engine.prefix_report import MODEL_NAME_NOTE, CacheReport
 
 KEY_DIGITS = 12
+_INDENT = "  "
+_HEAD = ("KEY", "TOKENS", "BYTES", "OWN", "AGE", "USED", "HITS", "NAME", "TEXT")
+_LEFT = ("KEY", "NAME", "TEXT")
+_LESS_NEEDED = ("AGE", "BYTES", "USED", "OWN")  # the first goes first
+_LEAST_TEXT_CHARS, _MOST_NAME_CHARS = 24, 24
+# How templates mark turns: <|im_start|>user, <start_of_turn>model, [INST], <s>, and a header's words of both kinds.
+_MARK = r"(?:<[|｜][^<>\n]{1,40}[|｜]>|</?(?:s|bos|eos|start_of_turn|end_of_turn)>|\[/?INST\]|<</?SYS>>)"
+_MARKUP = re.compile(rf"{_MARK}+(?:(?:system|user|assistant|model|tool|developer)(?=\s*(?:\n|{_MARK}|$)))?")
 _CONTENT_DIGITS = 12
 _AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"))
 
@@ -36,6 +46,11 @@ class Models:
         """The model's content id."""
         found = self.fact(digest, "model")
         return None if found is None else str(found)
+
+    def name_of(self, content_id: str) -> str | None:
+        """What this model is called here; None where no run has told."""
+        found = (self._names[digest] for digest in self._known if self.content_id(digest) == content_id)
+        return next((name for name in found if isinstance(name, str)), None)
 
     def fact(self, digest: bytes, name: str) -> Any:
         """One of the facts, None where it or the description is missing."""
@@ -80,9 +95,9 @@ def entry_json(entry: Entry, models: Models, now_s: float) -> dict[str, Any]:
 
 
 def entry_lines(entries: Sequence[Entry], columns: int | None) -> list[str]:
-    """A table of entries; text is cut at `columns`, where there is such an edge."""
+    """A table of entries that fits `columns`, where there is such an edge: whole columns go, the less needed first."""
     now_s = time.time()
-    rows = [("KEY", "TOKENS", "BYTES", "OWN", "AGE", "USED", "HITS", "NAME OR TEXT")]
+    rows = [_HEAD]
     rows += [
         (
             entry.key.hex()[:KEY_DIGITS],
@@ -92,26 +107,44 @@ def entry_lines(entries: Sequence[Entry], columns: int | None) -> list[str]:
             age(now_s - entry.created_s),
             age(now_s - entry.used_s),
             f"{entry.hits:,}",
-            _label(entry),
+            _names(entry),
+            _text(entry),
         )
         for entry in entries
     ]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
-    lines = []
-    for row in rows:
-        numbers = "  ".join(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True))
-        line = f"  {row[0]:<{widths[0]}}  {numbers}  {row[-1]}"
-        lines.append(line if columns is None or len(line) <= columns else line[: columns - 1] + "…")
-    return lines
+    room = None if columns is None else columns - len(_INDENT)
+    kept = _kept_columns(rows, room)
+    right = [place for place, at in enumerate(kept) if _HEAD[at] not in _LEFT]
+    shown = [[row[at] for at in kept] for row in rows]
+    return [_INDENT + line for line in table_lines(shown, right=right, columns=room)]
 
 
-def _label(entry: Entry) -> str:
+def _kept_columns(rows: Sequence[Sequence[str]], columns: int | None) -> list[int]:
+    """The columns that leave room for the text; NAME goes where nothing has one."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEAD))]
+    widths[-1] = _LEAST_TEXT_CHARS
+    kept = [at for at in range(len(_HEAD)) if _HEAD[at] != "NAME" or any(row[at] for row in rows[1:])]
+    for name in _LESS_NEEDED:
+        if columns is not None and sum(widths[at] + 2 for at in kept) - 2 > columns:
+            kept.remove(_HEAD.index(name))
+    return kept
+
+
+def _names(entry: Entry) -> str:
+    """Its names; a name pins, so only where none does that is said."""
     names = ", ".join(printable(name) for name in entry.names)
-    pin = " (pinned)" if entry.pinned else ""
-    text = printable(entry.preview)
-    if entry.private_preview != entry.preview:
-        text = f"{text[:40]} … {printable(entry.private_preview)}"
-    return f"{names}{pin}: {text}" if names or pin else text
+    names = names if len(names) <= _MOST_NAME_CHARS else names[: _MOST_NAME_CHARS - 1] + "…"
+    return names + " (not pinned)" if names and not entry.pinned else names
+
+
+def _text(entry: Entry) -> str:
+    """What tells the entry from its neighbours: its text from where it parts from theirs, without markup, on a line."""
+    before = entry.preview[: -len(entry.apart) or None] if entry.preview.endswith(entry.apart) else "…"
+    return printable(("… " if _without_markup(before) else "") + _without_markup(entry.apart))
+
+
+def _without_markup(text: str) -> str:
+    return " ".join(_MARKUP.sub(" ", text).split())
 
 
 def age(seconds: float) -> str:
@@ -123,16 +156,16 @@ def age(seconds: float) -> str:
 
 
 def plan_lines(plan: RemovalPlan) -> list[str]:
-    """What would go, by reason, and what stays."""
+    """What would go, by reason, and what would stay: nothing of it is done yet."""
     reasons: dict[str, list[int]] = {}
     for block in plan.blocks:
         reasons.setdefault(block.reason, []).append(block.nbytes)
-    lines = [
-        f"  {format_count(len(sizes), 'block')}, {format_bytes(sum(sizes))}: {reason}"
-        for reason, sizes in reasons.items()
-    ]
-    lines += [f"  name: {printable(name)}" for name in plan.names]
-    lines.append(f"  {format_bytes(plan.nbytes)} in all; {format_bytes(plan.kept_bytes)} stay")
+    lines = []
+    for reason, sizes in reasons.items():
+        why = "" if reason == ASKED else f" ({reason})"
+        lines.append(f"  to remove: {format_count(len(sizes), 'block')}, {format_bytes(sum(sizes))}{why}")
+    lines += [f"  to remove: the name {printable(name)}" for name in plan.names]
+    lines.append(f"  {format_bytes(plan.nbytes)} would be freed, {format_bytes(plan.kept_bytes)} would stay")
     return lines
 
 

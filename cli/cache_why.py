@@ -122,7 +122,8 @@ def _tokenizer(
 def _told(found: Why, values: Mapping[str, Any]) -> str:
     names = [_shown(values[name]) for name in ("a", "b")]
     counts = ", ".join(f"{name}: {format_count(n, 'token')}" for name, n in zip(names, found.tokens, strict=True))
-    lines = [counts, f"shared: {_shared(found.now.shared_tokens, found.now.restored_tokens)}"]
+    because = f": {found.nothing_because}" if found.nothing_because else ""
+    lines = [counts, f"shared: {_shared(found.now.shared_tokens, found.now.restored_tokens)}{because}"]
     if found.difference is None:
         lines.append("the prompts are the same")
     else:
@@ -141,4 +142,4 @@ def _shown(word: str) -> str:
 
 
 def _shared(shared: int, restored: int) -> str:
-    return f"{format_count(shared, 'token')}, of which a run restores {restored:,}"
+    return f"{format_count(shared, 'token')}, of which a run restores {f'{restored:,}' if restored else 'none'}"

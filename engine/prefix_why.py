@@ -56,11 +56,13 @@ class Why:
     """What was found.
 
     difference   position_tokens, and the text around it in either; None where the prompts are the same
+    nothing_because   why a run restores nothing of what is shared; None where it does, or nothing is shared
     if_last      the sharing if what changes stood behind all that does not; None where that is no more than now
     """
 
     tokens: tuple[int, int]
     now: Sharing
+    nothing_because: str | None
     difference: dict[str, Any] | None
     advice: tuple[str, ...]
     if_last: Sharing | None
@@ -72,6 +74,7 @@ class Why:
             "b_tokens": self.tokens[1],
             "shared_tokens": self.now.shared_tokens,
             "restored_tokens": self.now.restored_tokens,
+            "nothing_restored_because": self.nothing_because,
             "first_difference": self.difference,
             "advice": list(self.advice),
             "if_changes_came_last": self.if_last
@@ -103,7 +106,9 @@ def compare_prompts(
         if_last = sharing(moved[0], moved[1], min_tokens)
         if if_last.shared_tokens <= now.shared_tokens:
             if_last = None
-    return Why((len(one.ids), len(other.ids)), now, difference, tuple(advice), if_last)
+    return Why(
+        (len(one.ids), len(other.ids)), now, _nothing_because(now, min_tokens), difference, tuple(advice), if_last
+    )
 
 
 def sharing(one: Sequence[int], other: Sequence[int], min_tokens: int) -> Sharing:
@@ -111,6 +116,20 @@ def sharing(one: Sequence[int], other: Sequence[int], min_tokens: int) -> Sharin
     shared = common_length(one, other)
     restored = min(shared, min(len(one), len(other)) - 1) // GRID_TOKENS * GRID_TOKENS
     return Sharing(shared, restored if restored >= min_tokens else 0)
+
+
+def _nothing_because(now: Sharing, min_tokens: int) -> str | None:
+    if now.restored_tokens or not now.shared_tokens:
+        return None
+    if now.shared_tokens < min_tokens and min_tokens > GRID_TOKENS:
+        return f"fewer than {min_tokens:,} are not restored (--cache-min-tokens)"
+    if now.shared_tokens < GRID_TOKENS:
+        return (
+            f"fewer than {GRID_TOKENS} never are, since a restore ends on a multiple of {GRID_TOKENS}, "
+            "where a run without the store cuts its computing too: so both give the same answer"
+        )
+    least = f", and ends at {min_tokens:,} at least" if min_tokens > GRID_TOKENS else ""
+    return f"a restore ends on a multiple of {GRID_TOKENS} before the last token of the prompt{least}"
 
 
 def _difference(

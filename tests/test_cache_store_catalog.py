@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llmcli.cache_store.catalog import Catalog, Row
 from llmcli.cache_store.keys import Key
 from llmcli.cache_store.names import Name
@@ -35,6 +37,56 @@ def test_entries_are_ends_with_what_is_theirs() -> None:
     assert (c.blocks, c.tokens, c.chain_bytes, c.private_bytes, c.hits) == (3, 552, 30, 10, 3)
     assert (c.preview, c.private_preview, c.pinned, c.names) == ("text of a", "text of c", False, ())
     assert (entries[key("f")].chain_bytes, entries[key("f")].private_bytes) == (5, 5)
+
+
+def used(name: str, parent: str, start: int, hits: int, used_s: float = 100.0) -> Row:
+    plain = row(name, parent, start, used_s=used_s)
+    return replace(plain, hits=hits)
+
+
+def test_hits_are_the_uses_of_the_chain() -> None:
+    """Two texts behind one system prompt, each with its own uses, and a third that nobody asked about again."""
+    rows = [
+        used("system", "root", 0, 9, 900),
+        used("one", "system", 256, 5, 500),
+        used("one end", "one", 512, 0, 100),
+        used("one more", "one", 512, 2, 300),
+        used("two", "system", 256, 3, 950),
+        used("three", "system", 256, 0, 50),
+    ]
+    entries = {entry.preview + entry.private_preview: entry for entry in Catalog(rows, []).entries()}
+    found = {entry.key: (entry.hits, entry.used_s) for entry in entries.values()}
+    assert found == {
+        # one use ended in the system prompt, and is of all behind it
+        key("one end"): (1 + 3, 500),
+        key("one more"): (1 + 3 + 2, 500),
+        key("two"): (1 + 3, 950),
+        key("three"): (1, 50),
+    }
+
+
+def test_apart_is_the_text_that_others_beside_it_do_not_have() -> None:
+    texts = {
+        ("a", "root"): "You are a lawyer. Read: the contract",
+        ("b", "root"): "You are a lawyer. Read: the letter",
+        ("c", "root"): "Hello",
+        ("d", "root"): "the same 48 tokens",
+        ("e", "root"): "the same 48 tokens",
+        ("d2", "d"): "and one end",
+        ("e2", "e"): "and another",
+    }
+    rows = [
+        replace(row(name, parent, 0 if parent == "root" else 256), preview=text)
+        for (name, parent), text in texts.items()
+    ]
+    found = {entry.key: entry.apart for entry in Catalog(rows, []).entries()}
+    assert found == {
+        key("a"): "contract",
+        key("b"): "letter",
+        key("c"): "Hello",
+        key("d2"): "and one end",
+        key("e2"): "and another",
+    }
 
 
 def test_a_named_block_inside_a_chain_is_an_entry_and_keeps_its_blocks() -> None:

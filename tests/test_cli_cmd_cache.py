@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from llmcli.base.units import format_bytes
 from llmcli.cli.cmd_cache import COMMANDS
 from tests.cache_cli_case import TEXT, TEXT_TOKENS, Cache, cache
 from tests.conftest import OpenTerminal
@@ -43,7 +44,7 @@ def test_every_help_is_ascii_and_fits_80_columns(name: str, cache: Cache) -> Non
     ("args", "heavy"),
     [
         (["--help"], ("llama_cpp", "numpy", "rich", "jinja2", "llmcli.engine", "llmcli.models", "llmcli.cache_store")),
-        (["ls"], ("llama_cpp", "numpy", "rich", "jinja2", "huggingface_hub")),
+        (["ls", "-q"], ("llama_cpp", "numpy", "rich", "jinja2", "huggingface_hub")),
     ],
 )
 def test_what_needs_no_model_imports_no_engine(args: list[str], heavy: tuple[str, ...]) -> None:
@@ -77,7 +78,9 @@ def test_config_reaches_the_commands(cache: Cache, llmcli_home: Path) -> None:
 
 
 def test_an_empty_store(cache: Cache, llmcli_home: Path) -> None:
-    assert cache.ok("ls") == "nothing is stored\n"
+    told = "llmcli run keeps prompts of 64 tokens and more; llmcli cache save NAME -f FILE keeps one by name\n"
+    assert cache("ls") == (0, "", f"nothing is stored yet: {told}")
+    assert cache("ls", "-m", str(cache.model)) == (0, "", f"nothing is stored for this model yet: {told}")
     assert cache.json("ls") == []
     assert cache.json("stats")["blocks"] == 0
     assert cache.ok("path") == f"{llmcli_home / 'cache' / 'prefixes'}\n"
@@ -91,12 +94,59 @@ def test_ls(cache: Cache) -> None:
     title, header, *rows = out.splitlines()
     assert title.startswith(f"{cache.model.stem} (")
     assert title.endswith("), KV f16/f16")
-    assert header.split() == ["KEY", "TOKENS", "BYTES", "OWN", "AGE", "USED", "HITS", "NAME", "OR", "TEXT"]
+    assert header.split() == ["KEY", "TOKENS", "BYTES", "OWN", "AGE", "USED", "HITS", "NAME", "TEXT"]
     assert len(rows) == len(cache.json("ls"))
-    (named,) = [row for row in rows if "(pinned)" in row]
-    assert r"a b (pinned): <|im_start|>user\n\x1b[31m\u202eThe" in named
+    (named,) = [row for row in rows if "  a b  " in row]
+    assert named.split("  a b  ")[1].lstrip().startswith(r"\x1b[31m\u202eThe-quick-brown-fox-")
     tokens = [entry["tokens"] for entry in cache.json("ls", "--sort", "tokens")]
     assert tokens == sorted(tokens, reverse=True)
+
+
+def test_hits_count_the_uses_of_a_named_prefix(cache: Cache) -> None:
+    """Its last tokens lie off the grid, so `auto` restores none of them; asking goes on from it all the same."""
+    cache.save("fox")
+    cache.save("dog", TEXT[::-1])
+    for question in ("Who?", "Why?"):
+        assert cache.ask("--prefix", "fox", question)["usage"]["restored_tokens"] > 0
+    by_name = {entry["names"][0]: entry for entry in cache.json("ls", "--sort", "hits") if entry["names"]}
+    assert [(name, entry["hits"]) for name, entry in by_name.items()] == [("fox", 2), ("dog", 0)]
+    assert by_name["fox"]["unused_s"] < by_name["dog"]["unused_s"]
+    assert cache.json("show", "fox")["hits"] == 2
+    assert "hits     2\n" in cache.ok("show", "fox")
+
+
+def test_looking_at_the_store_lets_nothing_expire(cache: Cache, llmcli_home: Path) -> None:
+    """A run may be told to keep for ever; a command that has no such option must not know better."""
+    cache.ask(TEXT)
+    store = Path(cache.ok("path").rstrip("\n"))
+    for block in store.rglob("*.kv"):
+        os.utime(block, (1, 1))
+    (store / "v1" / "index.sqlite").unlink()
+    for command in (["ls"], ["stats"], ["verify", "-q"]):
+        cache.ok(*command)
+    assert len(cache.json("ls")) == 1
+    assert cache.json("prune", "--cache-ttl", "never", "--yes")["plan"] == []
+    assert [block["reason"] for block in cache.json("prune", "--yes", "-q")["plan"]] in ([], ["unused for long"])
+
+
+@pytest.mark.parametrize(
+    ("command", "has"),
+    [
+        ("ls", ()), ("show", ()), ("rm", ()), ("clear", ()), ("export", ()), ("restore", ()), ("verify", ()),
+        ("stats", ("--cache-max",)),
+        ("prune", ("--cache-max", "--cache-ttl")),
+        ("import", ("--cache-max", "--cache-ttl")),
+        ("save", ("--cache-max", "--cache-ttl", "--cache-min-tokens")),
+        ("warm", ("--cache-max", "--cache-ttl", "--cache-min-tokens")),
+    ],
+)  # fmt: skip
+def test_each_command_has_the_options_that_decide_something_in_it(
+    cache: Cache, command: str, has: tuple[str, ...]
+) -> None:
+    out = cache.ok(command, "--help")
+    every = ("--cache-max", "--cache-ttl", "--cache-min-tokens")
+    assert tuple(name for name in every if f"  {name} " in out) == has
+    assert "  --cache-dir " in out
 
 
 def test_ls_of_one_model(cache: Cache, scripted_model: Callable[..., Path]) -> None:
@@ -179,6 +229,10 @@ def test_export_and_import(cache: Cache, tmp_path: Path) -> None:
     code, out, err = cache("import", str(target), "--name", "copy")
     assert (code, err) == (0, "")
     assert out.startswith("copy: 308 tokens for the model ")
+    assert ", which is not known here, " in out
+    named = cache("import", str(target), "-t", "1", "-m", str(cache.model))[1]
+    assert f": 308 tokens for {cache.model.stem} (" in named
+    assert cache.json("import", str(target))["model"]["name"] == cache.model.stem  # from now on it is known
     assert cache.json("ls")[0]["key"] == saved["key"]
     # The self-test's result stayed behind: the first run on this machine makes its own.
     cache.ask("--prefix", "copy", "Who?")
@@ -229,7 +283,12 @@ def test_rm(cache: Cache) -> None:
     before = {entry["names"][0]: entry for entry in cache.json("ls") if entry["names"]}
     code, out, err = cache("rm", "fox", "--dry-run")
     assert (code, err) == (0, "")
-    assert out.splitlines()[-2] == "  name: fox"
+    fox = before["fox"]["private_bytes"]
+    assert out.splitlines() == [
+        f"  to remove: {before['fox']['blocks']} blocks, {format_bytes(fox)}",
+        "  to remove: the name fox",
+        f"  {format_bytes(fox)} would be freed, {format_bytes(before['dog']['chain_bytes'])} would stay",
+    ]
     code, out, err = cache("rm", "fox")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1] == (
@@ -260,7 +319,7 @@ def test_rm_of_several_frees_what_only_they_share(cache: Cache) -> None:
 
 def test_unpin(cache: Cache) -> None:
     key = cache.save("fox")["key"]
-    assert cache.ok("rm", "--unpin", "fox", "-y", "-q") == "0 blocks removed, 0 B freed\n"
+    assert cache.ok("rm", "--unpin", "fox", "-y", "-q") == "the name fox is taken away\n"
     assert [e["key"] for e in cache.json("ls") if e["pinned"]] == []
     assert key in [e["key"] for e in cache.json("ls")]
     assert cache("rm", "--unpin", key, "-y")[:2] == (1, "")
@@ -269,7 +328,8 @@ def test_unpin(cache: Cache) -> None:
 def test_prune(cache: Cache) -> None:
     cache.save("fox")
     cache.ask(TEXT[::-1])
-    assert cache("prune", "--yes") == (0, "0 blocks removed, 0 B freed\n", "there is nothing to remove\n")
+    assert cache("prune", "--yes") == (0, "there is nothing to remove\n", "")
+    assert cache("prune", "--dry-run") == (0, "there is nothing to remove\n", "")
     plan = cache.json("prune", "--max", "0", "--dry-run")
     assert (plan["dry_run"], plan["removed_blocks"]) == (True, 0)
     assert {block["reason"] for block in plan["plan"]} == {"over the budget"}
@@ -298,10 +358,11 @@ def test_clear(cache: Cache) -> None:
     cache.save("fox")
     code, out, err = cache("clear", "--dry-run")
     assert (code, err) == (0, "")
-    assert out.endswith(", 1 pinned: all of it\n")
+    assert out.startswith("  to remove: all 2 blocks, ")
+    assert out.endswith("; 1 pinned with them\n")
     assert cache("clear")[0] == 2
     assert cache("clear", "--yes", "-q")[0] == 0
-    assert cache.ok("ls") == "nothing is stored\n"
+    assert cache.json("ls") == []
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 1), ("", 1)])
@@ -310,6 +371,7 @@ def test_the_question_at_a_terminal(cache: Cache, open_terminal: OpenTerminal, a
     with open_terminal("cache", "clear") as terminal:
         terminal.read_until("remove everything? [y/N] ")
         terminal.send(answer + "\n")
+        terminal.read_until(" removed")
         assert terminal.wait() == 0
     assert len([entry for entry in cache.json("ls") if entry["names"]]) == left
 
@@ -352,6 +414,8 @@ def test_why(cache: Cache) -> None:
         "advice: a date or a time changes (2024-05-01 / 2024-05-02): put it behind what stays the same, or leave it out"
     )
     assert lines[-1].startswith("if what changes came last: ")
+    assert lines[1].startswith(f"shared: {found['shared_tokens']} tokens, of which a run restores none: fewer than 64 ")
+    assert lines[1].endswith(": " + found["nothing_restored_because"])
     raw = cache.json("why", "--raw", "abc", "abd")
     assert (raw["a_tokens"], raw["shared_tokens"]) == (3, 2)
     assert cache.ok("why", "abc", "abc").splitlines()[-1] == "the prompts are the same"

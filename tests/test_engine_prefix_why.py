@@ -34,6 +34,30 @@ def test_the_same() -> None:
     assert (found.now, found.difference, found.advice, found.if_last) == (Sharing(205, 192), None, (), None)
 
 
+@pytest.mark.parametrize(
+    ("shared", "least", "because"),
+    [
+        (0, 64, None),
+        (24, 64, "fewer than 64 never are, since a restore ends on a multiple of 64, "),
+        (24, 1, "fewer than 64 never are, since a restore ends on a multiple of 64, "),
+        (64, 64, None),
+        (80, 100, "fewer than 100 are not restored (--cache-min-tokens)"),
+        (120, 100, "a restore ends on a multiple of 64 before the last token of the prompt, and ends at 100 at least"),
+        (130, 100, None),
+    ],
+)
+def test_why_nothing_is_restored(shared: int, least: int, because: str | None) -> None:
+    found = compare("x" * shared + "a" * 20, "x" * shared + "b" * 20, least)
+    assert (found.nothing_because is None) == (because is None)
+    assert (found.nothing_because or "").startswith(because or "")
+    assert (found.now.restored_tokens > 0) == (because is None and shared > 0)
+
+
+def test_the_last_token_is_always_computed() -> None:
+    told = "a restore ends on a multiple of 64 before the last token of the prompt"
+    assert compare("x" * 64, "x" * 64, 64).nothing_because == told
+
+
 def test_a_date_in_front() -> None:
     one, other = f"Today is 2024-05-01. {BODY}", f"Today is 2024-05-02. {BODY}"
     found = compare(one, other)
@@ -46,11 +70,13 @@ def test_a_date_in_front() -> None:
 
 
 def test_json_names() -> None:
-    assert compare("ab", "ac").as_json() == {
+    found = compare("ab", "ac")
+    assert found.as_json() == {
         "a_tokens": 2,
         "b_tokens": 2,
         "shared_tokens": 1,
         "restored_tokens": 0,
+        "nothing_restored_because": found.nothing_because,
         "first_difference": {"position_tokens": 1, "a": "ab", "b": "ac"},
         "advice": ["put what stays the same (instructions, documents) first, and what changes behind it"],
         "if_changes_came_last": {"shared_tokens": 3, "restored_tokens": 0},

@@ -16,8 +16,13 @@ import re
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
-from chat_echo import CTRL_D, ENTER, LLMCLI, QUESTION, BenchError, Chat
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # started as a file and not with -m: then this folder stands there
+    sys.path.append(str(ROOT))
+
+from benchmarks.chat_echo import CTRL_D, ENTER, LLMCLI, QUESTION, BenchError, Chat  # noqa: E402
 
 RATIO_WANTED = 0.95
 ENDED = re.compile(rb"([0-9,]+) tokens in ([0-9.]+) s")
@@ -46,7 +51,7 @@ def chat_rate(options: argparse.Namespace, common: list[str]) -> float:
         found = ENDED.search(chat.tail)
         if not found or int(found[1].replace(b",", b"")) != options.tokens:
             raise BenchError(f"no answer of a second or more and of that length: {chat.tail[-300:]!r}")
-        return (options.tokens - 1) / float(found[2])  # its own rate has no decimals
+        return float(options.tokens - 1) / float(found[2])  # its own rate has no decimals
     finally:
         os.write(chat.fd, CTRL_D)
         chat.close()

@@ -25,17 +25,18 @@ class Difference:
     prompt: tuple[int, ...]
 
 
-@dataclass(slots=True)
 class Parting:
-    """What one look-up has seen so far.
+    """What one look-up of a prompt (packed tokens) has seen so far. No dataclass: every run makes one.
 
-    prompt           packed tokens
     reached_tokens   the longest beginning of it that is stored, restorable or not
     """
 
-    prompt: bytes
-    reached_tokens: int = 0
-    _left: tuple[int, bytes] | None = None
+    __slots__ = ("_left", "_prompt", "reached_tokens")
+
+    def __init__(self, prompt: bytes) -> None:
+        self._prompt = prompt
+        self.reached_tokens = 0
+        self._left: tuple[int, bytes] | None = None
 
     def went_to(self, end_tokens: int) -> None:
         """The prompt is stored up to here."""
@@ -46,7 +47,7 @@ class Parting:
         """It shares the first `shared` tokens of a block that begins at `start_tokens`, and not the next."""
         end = start_tokens + shared
         self.went_to(end)
-        goes_on = end < len(self.prompt) // TOKEN_BYTES
+        goes_on = end < len(self._prompt) // TOKEN_BYTES
         if end and end == self.reached_tokens and self._left is None and goes_on:
             self._left = (end, tokens[shared * TOKEN_BYTES :])
 
@@ -56,10 +57,10 @@ class Parting:
             return None
         position, stored = self._left
         start, end = max(0, position - _CONTEXT_TOKENS), position + _CONTEXT_TOKENS
-        same = self.prompt[start * TOKEN_BYTES : position * TOKEN_BYTES]
+        same = self._prompt[start * TOKEN_BYTES : position * TOKEN_BYTES]
         return Difference(
             position,
             start,
             unpack_tokens(same + stored[: _CONTEXT_TOKENS * TOKEN_BYTES]),
-            unpack_tokens(self.prompt[start * TOKEN_BYTES : end * TOKEN_BYTES]),
+            unpack_tokens(self._prompt[start * TOKEN_BYTES : end * TOKEN_BYTES]),
         )

@@ -19,9 +19,8 @@ from llmcli.engine.prefix_report import MODEL_NAME_NOTE, CacheReport
 KEY_DIGITS = 12
 _INDENT = "  "
 _HEAD = ("KEY", "TOKENS", "BYTES", "OWN", "AGE", "USED", "HITS", "NAME", "TEXT")
-_LEFT = ("KEY", "NAME", "TEXT")
+_TEXTS = ("NAME", "TEXT")
 _LESS_NEEDED = ("AGE", "BYTES", "USED", "OWN")  # the first goes first
-_LEAST_TEXT_CHARS, _MOST_NAME_CHARS = 24, 24
 # How templates mark turns: <|im_start|>user, <start_of_turn>model, [INST], <s>, and a header's words of both kinds.
 _MARK = r"(?:<[|｜][^<>\n]{1,40}[|｜]>|</?(?:s|bos|eos|start_of_turn|end_of_turn)>|\[/?INST\]|<</?SYS>>)"
 _MARKUP = re.compile(rf"{_MARK}+(?:(?:system|user|assistant|model|tool|developer)(?=\s*(?:\n|{_MARK}|$)))?")
@@ -112,28 +111,19 @@ def entry_lines(entries: Sequence[Entry], columns: int | None) -> list[str]:
         )
         for entry in entries
     ]
-    room = None if columns is None else columns - len(_INDENT)
-    kept = _kept_columns(rows, room)
-    right = [place for place, at in enumerate(kept) if _HEAD[at] not in _LEFT]
-    shown = [[row[at] for at in kept] for row in rows]
-    return [_INDENT + line for line in table_lines(shown, right=right, columns=room)]
-
-
-def _kept_columns(rows: Sequence[Sequence[str]], columns: int | None) -> list[int]:
-    """The columns that leave room for the text; NAME goes where nothing has one."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEAD))]
-    widths[-1] = _LEAST_TEXT_CHARS
-    kept = [at for at in range(len(_HEAD)) if _HEAD[at] != "NAME" or any(row[at] for row in rows[1:])]
-    for name in _LESS_NEEDED:
-        if columns is not None and sum(widths[at] + 2 for at in kept) - 2 > columns:
-            kept.remove(_HEAD.index(name))
-    return kept
+    kept = [at for at in range(len(_HEAD)) if _HEAD[at] != "NAME" or any(entry.names for entry in entries)]
+    lines = table_lines(
+        [[row[at] for at in kept] for row in rows],
+        right=[place for place, at in enumerate(kept) if _HEAD[at] not in _TEXTS],
+        columns=None if columns is None else columns - len(_INDENT),
+        less_needed=[_HEAD.index(name) for name in _LESS_NEEDED],
+    )
+    return [_INDENT + line for line in lines]
 
 
 def _names(entry: Entry) -> str:
     """Its names; a name pins, so only where none does that is said."""
     names = ", ".join(printable(name) for name in entry.names)
-    names = names if len(names) <= _MOST_NAME_CHARS else names[: _MOST_NAME_CHARS - 1] + "…"
     return names + " (not pinned)" if names and not entry.pinned else names
 
 

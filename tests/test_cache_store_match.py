@@ -109,6 +109,18 @@ def test_the_nearest_may_be_one_that_cannot_be_restored(store: PrefixStore, exac
         assert found.passed == (tuple(passed) if exact_only else ())
 
 
+def test_a_snapshot_that_cannot_be_restored_is_no_end(store: PrefixStore) -> None:
+    """Recurrent models: what was decoded holds a state too, and is only followed."""
+    first = put(store, LONG[:128], state=True)
+    after = first
+    for end in range(384, 1000, 256):
+        after = put(store, LONG[end - 256 : end], after=after[-1], exact=False, state=True)
+    found = store.match(FINGERPRINT, LONG, ending_part="state")
+    assert (found.blocks, found.matched_tokens) == (tuple(first), 128)
+    assert [ref.end_tokens for ref in found.passed] == [384, 640, 896]
+    assert store.match(FINGERPRINT, LONG, ending_part="state", exact_only=False).matched_tokens == 896
+
+
 def test_blocks_behind_unusable_ones_do_not_crowd_out_usable_ones(store: PrefixStore) -> None:
     first = put(store, LONG[:256])
     put(store, LONG[256:768], after=first[-1], exact=False)

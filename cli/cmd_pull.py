@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import click
 
-from llmcli.base.errors import LlmcliError, UsageError, UserInterruptError
+from llmcli.base.errors import LlmcliError, ModelError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
+from llmcli.base.text import printable
 from llmcli.cli import output
 from llmcli.cli.complete import complete_pull
 from llmcli.cli.options import option, verbosity_options
@@ -19,6 +21,7 @@ from llmcli.engine.pull_fit import Fit, choose, fit_of
 from llmcli.hardware.memory import Memory, read_memory
 from llmcli.models.pull import PullOptions, carry_out, make_plan, require_room
 from llmcli.models.pull_plan import PullPlan
+from llmcli.models.reach import without_credentials
 
 _EPILOG = """\b
 Examples:
@@ -59,7 +62,7 @@ def command(settings: Settings, /, **values: Any) -> int:
         if not values["no_space_check"]:
             require_room(plans)
         for plan in plans:
-            with failures:
+            with failures, _naming(plan.reference):
                 _pull(plan, _fit(plan, memory), values, settings, progress)
     return failures.code
 
@@ -96,10 +99,23 @@ def _plans(
     )
     plans: list[PullPlan] = []
     for reference in dict.fromkeys(values["references"]):
-        with failures:
+        with failures, _naming(reference):
             chooser = partial(choose, memory=memory)
             plans.append(make_plan(reference, options, settings, choose=chooser, notify=progress.say))
     return plans
+
+
+@contextlib.contextmanager
+def _naming(reference: str) -> Iterator[None]:
+    """A failure tells what was asked for: the hub's own words are about hosts, tokens and networks."""
+    try:
+        yield
+    except ModelError as error:
+        shown = without_credentials(printable(reference))
+        name = shown if "://" in shown else shown.partition(":")[0]
+        if name.casefold() in error.message.casefold():
+            raise
+        raise ModelError(f"{shown}: {error.message}", hint=error.hint) from None
 
 
 def _digest(text: str | None, references: Sequence[str]) -> str | None:
@@ -141,4 +157,4 @@ def _pull(plan: PullPlan, fit: Fit, values: Mapping[str, Any], settings: Setting
     if values["json"]:
         output.write_json(result_json(plan, pulled, fit))
     else:
-        output.write(f"{pulled.path}\n")
+        output.write_names([str(pulled.path)])

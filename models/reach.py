@@ -90,7 +90,7 @@ def unreachable(host: str, proxy: str | None, error: BaseException) -> ModelErro
             f"cannot reach {host} through the proxy {without_credentials(printable(proxy))}: {reason}",
             hint="check HTTPS_PROXY and HTTP_PROXY, or add the host to NO_PROXY",
         )
-    return ModelError(f"cannot reach {host}: {reason}", hint="check the network, or give the path of a model")
+    return ModelError(f"cannot reach {host}: {reason}", hint="check the network, then try again")
 
 
 def leads_nowhere(error: BaseException, proxy: str | None) -> bool:

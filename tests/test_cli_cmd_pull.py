@@ -299,3 +299,19 @@ def test_the_default_model_needs_no_network_for_its_plan(run_cli: RunCli, llmcli
     shown = run_cli("pull", "--dry-run", "smollm2").out
     assert "is here already" in shown
     assert f"to      {own}\n" in shown
+
+
+@pytest.mark.parametrize("reference", ["qwen3-4b", "o/m", "http://127.0.0.1:1/m.gguf"])
+def test_a_hub_that_is_not_there_is_told_with_what_was_asked_for(run_cli: RunCli, reference: str) -> None:
+    """The advice is about the network: a path is nothing that can be pulled."""
+    env = {"HF_HUB_OFFLINE": None, "HF_ENDPOINT": "http://127.0.0.1:1", "NO_PROXY": "*"}
+    digest = ["--sha256", "0" * 64] if "://" in reference else []
+    told = refused(run_cli("pull", *digest, reference, env=env), 3)
+    assert reference in told
+    assert "cannot reach 127.0.0.1" in told
+    assert "(check the network" in told
+    assert "path" not in told
+
+
+def test_no_network_wanted_is_told_with_what_was_asked_for(run_cli: RunCli) -> None:
+    assert "qwen3-4b: the network is switched off" in refused(run_cli("pull", "qwen3-4b"), 3)

@@ -27,6 +27,15 @@ def parse_bytes(text: str) -> int:
     return int(found[1]) * unit + billionths * unit // 1_000_000_000
 
 
+def size_to_type(count: int) -> str:
+    """The least size of at least `count` bytes in the form that `parse_bytes` reads, with a digit behind the point."""
+    power = next((power for power in (3, 2, 1) if count >= 1 << 10 * power), 0)
+    if not power:
+        return str(count)
+    tenths = -(-count * 10 // (1 << 10 * power))
+    return f"{tenths // 10}.{tenths % 10}{'KMG'[power - 1]}".replace(".0", "")
+
+
 def parse_duration(text: str) -> float:
     """A duration such as `90`, `30m`, `12h`, `7d` or `2w` in seconds. Raises UsageError for anything else."""
     found = _DURATION.match(text)

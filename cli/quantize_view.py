@@ -107,7 +107,7 @@ def outcome_lines(done: Sequence[tuple[Outcome, Account | None]], named: str) ->
 def _one(outcome: Outcome, account: Account | None, named: str) -> list[str]:
     plan = outcome.plan
     lines = [f"{named} as {_title(plan)}", *table_lines(plan)]
-    if line := fallback_line(plan):
+    if line := fallback_line(plan, done=outcome.seconds is not None):
         lines.append(line)
     lines += account.lines() if account else []
     lines += [printable(line) for line in rule_lines(plan)]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmcli.base.errors import LlmcliError, UsageError
-from llmcli.base.units import format_bytes
+from llmcli.base.units import format_bytes, size_to_type
 from llmcli.quant.budget import Option, choose
 from llmcli.quant.child import Child
 from llmcli.quant.plan import Plan, PlannedTensor
@@ -131,21 +131,43 @@ def fit(
     """The best types within `budget_bytes` of tensor data. Raises UsageError where nothing is small enough."""
     chosen = [tensor for tensor in free.tensors if is_free(tensor, request)]
     fixed = sum(tensor.target_bytes for tensor in free.tensors if not is_free(tensor, request))
-    elements = sum(tensor.elements for tensor in chosen)
-    bpw = (budget_bytes - fixed) * 8 / elements if elements else 0.0
     entries = weights.values if weights else {}
-    usable = {t.name: usable_types(t, bpw, allowed, matrix=t.name in entries) for t in chosen}
+
+    def usable_within(budget_bytes: int) -> dict[str, list[str]]:
+        elements = sum(tensor.elements for tensor in chosen)
+        bpw = (budget_bytes - fixed) * 8 / elements if elements else 0.0
+        return {t.name: usable_types(t, bpw, allowed, matrix=t.name in entries) for t in chosen}
+
+    least = _least_budget(chosen, fixed, usable_within, budget_bytes)
+    if least > budget_bytes:
+        whole, bits = least + _beside_tensors(source, free), math.ceil(least * 800 / free.elements) / 100
+        raise UsageError(
+            "these types make no model so small",
+            hint=f"the least is --fit {size_to_type(whole)}, or --bpw {bits:g}",
+        )
+    usable = usable_within(budget_bytes)
     costs.errors.measure(usable.items())
     options = {tensor.name: options_of(tensor, costs, usable[tensor.name]) for tensor in chosen}
     found = choose(options, budget_bytes - fixed)
     if found is None:
-        least = fixed + sum(min(option.nbytes for option in each) for each in options.values())
-        raise UsageError(
-            f"{format_bytes(budget_bytes)} is too small: the smallest that these types make is {format_bytes(least)}"
-        )
+        raise AssertionError("the least budget was found to be within this one")
     fitted = replace(request, rules=(*request.rules, *rules_for(found)), pure=False)
     plan = make_plan(child, source, _base(chosen, found), fitted, weights, Unheard(listener))
     return Fitted(fitted, plan, costs.plan(plan))
+
+
+def _least_budget(
+    chosen: Sequence[PlannedTensor], fixed: int, usable_within: Callable[[int], dict[str, list[str]]], start: int
+) -> int:
+    """The least budget from `start` on that the smallest usable types fit: with a larger one some may go."""
+    while True:
+        usable = usable_within(start)
+        least = fixed + sum(
+            min(nbytes(name, t.shape[0], t.elements // t.shape[0]) for name in usable[t.name]) for t in chosen
+        )
+        if least <= start:
+            return start
+        start = least
 
 
 def require_possible(
@@ -160,7 +182,7 @@ def require_possible(
     if file_bytes is not None and whole > file_bytes:
         raise UsageError(
             f"{format_bytes(file_bytes)} is too small: the least that this model takes is {format_bytes(whole)}",
-            hint="a larger --fit",
+            hint=f"--fit {size_to_type(whole)}",
         )
 
 

@@ -64,15 +64,15 @@ def _cells(name: str, tensors: int, elements: int, before: int, after: int, bpw:
     return name, f"{tensors:,}", f"{elements:,}", format_bytes(before), format_bytes(after), f"{bpw:.2f}"
 
 
-def fallback_line(plan: Plan) -> str | None:
-    """What became another type because of its shape, in one sentence; None where nothing did."""
+def fallback_line(plan: Plan, *, done: bool) -> str | None:
+    """What became, or would become, another type because of its shape, in one sentence; None where nothing does."""
     if not plan.fallbacks:
         return None
     pairs = Counter((t.wanted_type, t.target_type) for t in plan.fallbacks).most_common()
     shown = ", ".join(f"{wanted} -> {got} ({count})" for (wanted, got), count in pairs)
     return (
-        f"{format_count(len(plan.fallbacks), 'tensor')} ({plan.fallback_share:.0%} of the weights) became another type "
-        f"because of their shape: {shown}"
+        f"{format_count(len(plan.fallbacks), 'tensor')} ({plan.fallback_share:.0%} of the weights) "
+        f"{'became' if done else 'would become'} another type because of their shape: {shown}"
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llmcli.base.errors import UsageError
-from llmcli.base.units import format_bytes, format_count, format_seconds, parse_bytes, parse_duration
+from llmcli.base.units import format_bytes, format_count, format_seconds, parse_bytes, parse_duration, size_to_type
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -127,3 +127,9 @@ def test_no_part_of_a_duration_overflows_into_the_next(seconds: float) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 tokens"), (1, "1 token"), (4096, "4,096 tokens")])
 def test_counts(count: int, text: str) -> None:
     assert format_count(count, "token") == text
+
+
+@given(st.integers(0, 1 << 45))
+def test_a_size_to_type_is_read_back_as_enough_and_hardly_more(count: int) -> None:
+    found = parse_bytes(size_to_type(count))
+    assert count <= found <= count + max(count // 10, 1)

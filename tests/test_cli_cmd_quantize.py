@@ -369,3 +369,12 @@ def test_a_size_that_can_never_be_is_refused_before_anything_is_measured(
     line = refused(quantize(wide, "out.gguf", "--fit", "1K"), 2)
     assert "1.0 KiB is too small: the least that this model takes is " in line
     assert names(wide.parent) == [wide.name]
+
+
+def test_a_plan_speaks_of_what_would_be_and_a_report_of_what_was(
+    quantize: Quantize, scripted_model: Callable[..., Path]
+) -> None:
+    """Rows that hold no whole block of 256 weights become another type than Q4_K."""
+    model = scripted_model(["hi"])
+    assert ") would become another type because of their shape: " in quantize(model, "Q4_K_M", "--dry-run").out
+    assert ") became another type because of their shape: " in quantize(model, "out.gguf", "Q4_K_M").out

@@ -107,8 +107,8 @@ def test_a_report_of_a_dry_run_is_the_rates(quantize: Quantize) -> None:
         (["in.gguf", "Q4_0", "--bpw", "5"], "the types are chosen"),
         (["in.gguf", "a", "b", "--bpw", "5"], "expected IN [OUT]"),
         (["in.gguf", "--bpw", "0"], "between 0.5 and 32"),
-        (["in.gguf", "--fit", "1k"], "less than the vocabulary"),
-        (["in.gguf", "--bpw", "0.6"], "too small"),
+        (["in.gguf", "--fit", "1k"], "is too small: the least that this model takes is"),
+        (["in.gguf", "--bpw", "0.6"], "too few: this model takes"),
     ],
 )
 def test_refusals(quantize: Quantize, tmp_path: Path, args: list[str], why: str) -> None:

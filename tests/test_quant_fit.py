@@ -14,7 +14,7 @@ import pytest
 
 from llmcli.base.errors import UsageError
 from llmcli.base.settings import Settings, load
-from llmcli.base.units import format_bytes
+from llmcli.base.units import format_bytes, parse_bytes
 from llmcli.engine.plan import Request
 from llmcli.models.gguf_header import read_header
 from llmcli.models.progress import silent
@@ -158,8 +158,13 @@ def test_only_what_is_allowed_is_chosen(child: Child, source: Source) -> None:
 
 def test_too_small_a_size_names_the_smallest(child: Child, source: Source) -> None:
     free = free_tensors(child, source, PLAIN, Quiet())
-    with pytest.raises(UsageError, match="the smallest that these types make"):
+    with pytest.raises(UsageError, match="these types make no model so small") as caught:
         fit(child, source, PLAIN, None, costs_of(source), free, 1000, CANDIDATES, Quiet())
+    size, bits = re.fullmatch(r"the least is --fit (\S+), or --bpw (\S+)", str(caught.value.hint)).groups()  # type: ignore[union-attr]
+    for goal in ({"file_bytes": parse_bytes(size), "bpw": None}, {"file_bytes": None, "bpw": float(bits)}):
+        limit = budget(source, free, **goal)  # type: ignore[arg-type]
+        fitted = fit(child, source, PLAIN, None, costs_of(source), free, limit, CANDIDATES, Quiet())
+        assert fitted.plan.target_bytes <= limit
     with pytest.raises(UsageError, match="vocabulary and metadata"):
         budget(source, free, file_bytes=100, bpw=None)
 
@@ -186,7 +191,7 @@ def test_the_least_goal_is_known_before_anything_is_measured(child: Child, sourc
     assert says in refused.message
     if name == "bpw":
         limit = budget(source, free, file_bytes=None, bpw=(least - 1) / 100)
-        with pytest.raises(UsageError, match="the smallest that these types make"):
+        with pytest.raises(UsageError, match="these types make no model so small"):
             fit(child, source, PLAIN, None, costs_of(source), free, limit, CANDIDATES, Quiet())
 
 

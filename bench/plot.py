@@ -1,4 +1,4 @@
-"""Charts as SVG or PNG files, by matplotlib, which is imported here and only when something is drawn.
+"""Charts as SVG or PNG files, by matplotlib, which is imported only when something is drawn.
 
 Colours are those of Okabe and Ito (jfly.uni-koeln.de/color, 2008), which people with any kind of colour blindness tell
 apart; every line also has a marker and a dash of its own, for print in black and white.
@@ -6,8 +6,8 @@ apart; every line also has a marker and a dash of its own, for print in black an
 
 from __future__ import annotations
 
+import errno
 import io
-import logging
 import os
 import warnings
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.drawing import starting_matplotlib
+from llmcli.base.errors import LlmcliError, ResourceError, UsageError
 from llmcli.base.files import atomic_write
 from llmcli.base.text import printable
 
@@ -75,22 +76,25 @@ def check_name(name: str) -> Path:
 
 
 def draw(chart: Chart, path: Path) -> None:
-    """Draw it. Raises LlmcliError where the file cannot be written."""
+    """Draw it. Raises LlmcliError where the file cannot be written, ResourceError where there is no room for it."""
     try:
         data = render(chart, path.suffix.lower().lstrip("."))
         umask = os.umask(0o022)
         os.umask(umask)
         atomic_write(path, data, mode=0o666 & ~umask)
     except OSError as error:
-        raise LlmcliError(f"cannot write {printable(str(path))}: {error.strerror or error}") from None
+        kind = ResourceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else LlmcliError
+        raise kind(f"cannot write {printable(str(path))}: {error.strerror or error}") from None
 
 
 def render(chart: Chart, kind: str) -> bytes:
     """The chart as an svg or a png file. Raises LlmcliError where matplotlib does not start."""
-    mpl, figure_type = _matplotlib()
+    with starting_matplotlib():
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a font without it draws a box
-        figure = figure_type(figsize=_inches(chart), dpi=_DPI, layout="constrained")
+        figure = Figure(figsize=_inches(chart), dpi=_DPI, layout="constrained")
         axes = figure.subplots()
         for number, series in enumerate(chart.series):
             _line(axes, series, number)
@@ -98,17 +102,6 @@ def render(chart: Chart, kind: str) -> bytes:
         out = io.BytesIO()
         figure.savefig(out, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return out.getvalue()
-
-
-def _matplotlib() -> tuple[Any, Any]:
-    """The module and its Figure."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells where it caches when HOME is read-only
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ValueError as error:  # MPLBACKEND names none, though nothing here needs one
-        raise LlmcliError(f"matplotlib does not start: {str(error).splitlines()[0]}") from None
-    return mpl, Figure
 
 
 def _inches(chart: Chart) -> tuple[float, float]:

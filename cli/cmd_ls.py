@@ -62,7 +62,9 @@ def command(settings: Settings, /, **values: Any) -> None:
     if values["json"]:
         output.write_json([_as_json(entry, kept) for entry in entries])
     elif values["names"]:
-        output.write("".join(f"{printable(entry.reference)}\n" for entry in entries if entry.is_usable))
+        names = (entry.reference for entry in entries if entry.is_usable)
+        # A newline in one would make two names of it, and the second may be another model's.
+        output.write_names(printable(name) if "\n" in name else name for name in names)
     else:
         output.write("".join(f"{line}\n" for line in _lines(entries, kept)))
 

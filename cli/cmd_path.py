@@ -44,4 +44,4 @@ def command(settings: Settings, /, **values: Any) -> None:
     if values["json"]:
         output.write_json({"reference": found.reference, "name": found.name, "path": paths[0], "files": paths})
     else:
-        output.write("".join(f"{path}\n" for path in paths))
+        output.write_names(paths)

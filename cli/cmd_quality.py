@@ -107,10 +107,21 @@ def _check(values: Mapping[str, Any], limits: Sequence[Limit]) -> None:
     if values["plot"]:
         path = Path(values["plot"])
         check_plot(path)
-        if os.path.lexists(path) and not values["force"]:
+        if _is_there(path) and not values["force"]:
             raise UsageError(f"{printable(str(path))} is there already", hint="--force replaces it")
         if not path.absolute().parent.is_dir():
             raise LlmcliError(f"the folder {printable(str(path.absolute().parent))} does not exist")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether the name is taken. Raises LlmcliError for one that no file can have, such as a long one."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return True
 
 
 def _print(found: Comparison, values: Mapping[str, Any]) -> None:
@@ -129,7 +140,12 @@ def _plot(found: Comparison, path: Path) -> None:
     try:
         write_plot(found, path)
     except OSError as error:
-        raise LlmcliError(f"cannot write {printable(str(path))}: {error.strerror}") from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> LlmcliError:
+    error.filename = path  # not the temporary one
+    return output.os_failure(error, "cannot write ")
 
 
 def _hold(found: Comparison, limits: Sequence[Limit]) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from llmcli.base.errors import LlmcliError, ResourceError
@@ -50,10 +51,32 @@ def write(text: str) -> None:
 
     Raises BrokenPipeError when the reader is gone, ResourceError on a full disk, LlmcliError when stdout is closed.
     """
+    _send((harmless(text) if is_terminal(_STDOUT) else text).encode("utf-8", "backslashreplace"))
+
+
+def write_names(names: Iterable[str]) -> None:
+    """Names of files on stdout, one on a line: the very bytes that the file system has, so that they can be used again.
+
+    On a terminal each is shown on its line, with escapes for what could drive the terminal. Raises as `write` does.
+    """
+    if is_terminal(_STDOUT):
+        write("".join(f"{printable(name)}\n" for name in names))
+    else:
+        _send(b"".join(_file_system_bytes(name) + b"\n" for name in names))
+
+
+def _file_system_bytes(name: str) -> bytes:
+    try:
+        return os.fsencode(name)
+    except UnicodeEncodeError:  # of config.toml, and not to be had in this locale
+        return name.encode("utf-8", "backslashreplace")
+
+
+def _send(data: bytes) -> None:
     if _STDOUT in _closed_at_start:
         raise LlmcliError("stdout is closed: there is nowhere to write the answer")
     try:
-        _write_all(_STDOUT, (harmless(text) if is_terminal(_STDOUT) else text).encode("utf-8", "backslashreplace"))
+        _write_all(_STDOUT, data)
     except BrokenPipeError:
         raise
     except OSError as error:

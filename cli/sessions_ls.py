@@ -173,4 +173,4 @@ Exit status: 0 done, 2 usage.""",
 @click.pass_obj
 def path(settings: Settings) -> None:
     """Print the folder of the conversations, whether it is there or not."""
-    output.write(os.fspath(settings.sessions_dir) + "\n")
+    output.write_names([os.fspath(settings.sessions_dir)])

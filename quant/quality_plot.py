@@ -1,4 +1,4 @@
-"""A picture of what models cost in size and lose in quality. matplotlib is loaded here alone, when one is drawn."""
+"""A picture of what models cost in size and lose in quality. matplotlib is loaded when one is drawn."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmcli.base.drawing import starting_matplotlib
 from llmcli.base.errors import UsageError
 from llmcli.base.files import atomic_write
 from llmcli.base.text import printable
@@ -32,10 +33,10 @@ def write_plot(comparison: Comparison, path: Path) -> None:
 
 def draw(comparison: Comparison, kind: str) -> bytes:
     """The picture as bytes of `kind`, png or svg; the same for the same figures."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context({"svg.hashsalt": "llmcli", "svg.fonttype": "path"}):
+    with starting_matplotlib():
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    with mpl.rc_context({"svg.hashsalt": "llmcli", "svg.fonttype": "path"}):
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes = figure.add_subplot()
         points = _points(comparison)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import struct
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.errors import LlmcliError, ResourceError, UsageError
 from llmcli.base.text import printable
 from llmcli.bench.plot import COLORS, MOST_LINES, Chart, Series, check_name, draw, render
 
@@ -133,3 +134,13 @@ def test_files(tmp_path: Path) -> None:
         check_name("plot.pdf")
     with pytest.raises(LlmcliError, match=r"cannot write .*No such file"):
         draw(CHART, tmp_path / "no" / "a.svg")
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmcli.bench.plot.atomic_write", _no_space)
+    with pytest.raises(ResourceError, match=r"cannot write .*a\.svg: No space left"):
+        draw(CHART, tmp_path / "a.svg")
+
+
+def _no_space(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

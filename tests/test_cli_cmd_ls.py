@@ -112,3 +112,22 @@ def test_a_terminal_cuts_lines(open_terminal: OpenTerminal, filled: Settings) ->
 
 def test_usage(run_cli: RunCli) -> None:
     assert "is not one of" in refused(run_cli("ls", "--sort", "colour"), 2)
+
+
+@pytest.mark.parametrize("name", [b"inv\xff", b"esc\x1b[31mx"])
+def test_what_ls_and_path_print_names_the_model_again(
+    run_cli: RunCli, settings: Settings, open_terminal: OpenTerminal, name: bytes
+) -> None:
+    folder = os.fsencode(own_folder(settings))
+    os.makedirs(folder)
+    file = folder + b"/" + name + b".gguf"
+    with open(file, "wb") as out:
+        out.write(tiny().dump())
+    listed = run_cli("ls", "-q").stdout
+    assert listed == name + b"\n"
+    for reference in (listed[:-1], file):
+        done = run_cli("path", os.fsdecode(reference))
+        assert (done.code, done.stdout) == (0, file + b"\n")
+    with open_terminal("path", os.fsdecode(name)) as terminal:
+        assert terminal.wait() == 0
+        assert b"\x1b[31m" not in terminal.screen

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,3 +162,18 @@ def test_long_and_odd_names_are_shortened_and_shown() -> None:
     head = list(table_lines(found, 80))[2]
     assert head.strip() == "aaaaaaaaaaaa…aaa\\x1b[31m"
     assert "\x1b" not in head
+
+
+def test_a_full_disk_for_the_picture(quality: Cli, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/.tmp-x")
+
+    monkeypatch.setattr("llmcli.quant.quality_plot.atomic_write", refuse)
+    code, _, err = quality(models / "dense.gguf", *FEW, "--plot", "a.svg")
+    assert (code, err) == (6, "error: cannot write a.svg: No space left on device\n")
+
+
+def test_a_picture_that_cannot_have_its_name_is_refused_at_once(quality: Cli, models: Path) -> None:
+    name = "a" * 300 + ".svg"
+    code, out, err = quality(models / "dense.gguf", *FEW, "--plot", name)
+    assert (code, out, err) == (1, "", f"error: cannot write {name}: File name too long\n")

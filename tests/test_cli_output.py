@@ -234,3 +234,23 @@ def test_clicks_output_fails_once_and_not_again_at_exit(
         assert output.flush_clicks_output() == code
     os.write(output._STDOUT, b"x")
     assert written() == (b"" if replaced else b"x")
+
+
+@pytest.mark.parametrize("name", [b"plain", b"inv\xff", b"esc\x1b[31m", b"new\nline", "é模".encode()])
+def test_names_of_files_come_as_the_file_system_has_them(written: Callable[[], bytes], name: bytes) -> None:
+    output.write_names([os.fsdecode(name), "b"])
+    assert written() == name + b"\nb\n"
+
+
+def test_a_name_that_no_file_can_have_is_shown(written: Callable[[], bytes]) -> None:
+    output.write_names(["a\ud800"])
+    assert written() == b"a\\ud800\n"
+
+
+def test_names_cannot_drive_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = pty.openpty()
+    monkeypatch.setattr(output, "_STDOUT", writer)
+    output.write_names([os.fsdecode(b"inv\xff"), "esc\x1b[31m", "new\nline"])
+    assert os.read(reader, 1000) == b"inv\\udcff\r\nesc\\x1b[31m\r\nnew\\nline\r\n"
+    os.close(writer)
+    os.close(reader)

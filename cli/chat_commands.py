@@ -10,10 +10,10 @@ from llmcli.base.errors import UsageError
 from llmcli.base.text import printable
 from llmcli.base.units import format_count
 from llmcli.cli.chat_files import load_conversation, save_conversation
+from llmcli.cli.chat_read import attach
 from llmcli.cli.chat_settings import SETTINGS, change, setting_lines
 from llmcli.cli.chat_shell import ChatShell, Outcome
 from llmcli.cli.chat_views import SHOWN, cache_lines, session_lines, show_lines, stats_lines, token_lines
-from llmcli.cli.inputs import read_text_file
 
 _MOST_SHOWN_CHARS = 60
 
@@ -118,9 +118,7 @@ def _tokens(shell: ChatShell, argument: str) -> Outcome:
 
 def _read(shell: ChatShell, argument: str) -> Outcome:
     name = _required(argument, "/read FILE")
-    text = read_text_file(name, shell.notify)
-    count = len(shell.conversation.engine.model.tokenizer.tokenize(text, parse_special=False))
-    shell.attachments.append(text)
+    count = attach(shell, name)
     return Outcome((f"{printable(name)} ({format_count(count, 'token')}) goes with your next message",))
 
 

@@ -42,6 +42,7 @@ def load_conversation(shell: ChatShell, file: str) -> str:
     header, history = _found(shell, file)
     if not history.turns and history.unanswered is None:
         raise LlmcliError(f"there is no turn in {printable(file)}", hint="this conversation stays as it is")
+    shell.require_wanted()
     conversation = shell.conversation
     if header is None or header.model.content_id != conversation.engine.inspected.content_id:
         history.change_model()

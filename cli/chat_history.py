@@ -16,6 +16,7 @@ from prompt_toolkit.history import History
 
 from llmcli.base.bounded_file import open_plain
 from llmcli.base.files import atomic_write, make_private_dir
+from llmcli.base.text import printable
 
 _MOST_ENTRIES = 1000
 _LONGEST_ENTRY = 16 << 10
@@ -29,6 +30,17 @@ class ChatHistory(History):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path, self._is_volatile = path, False
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is read and kept, in a line; None where nothing stands in the way."""
+        try:
+            os.close(open_plain(self._path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"{printable(str(self._path))}: {error.strerror}: what is typed is not kept"
+        return None
 
     def append_volatile(self, string: str) -> None:
         """Add one for this chat alone."""

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from llmcli.base.errors import UserInterruptError
 from llmcli.base.settings import Settings
 from llmcli.cli import output
 from llmcli.cli.reporter import StderrReporter
@@ -55,7 +56,8 @@ def ending_of(reply: Reply) -> str | None:
 class ChatShell:
     """One chat: the conversation, the saved ones, and what is to go with the next message.
 
-    columns   how wide what is shown may be, None where there is no such edge; a front assigns its own
+    columns       how wide what is shown may be, None where there is no such edge; a front assigns its own
+    is_unwanted   whether the user has taken the command back that is being done; the same
     """
 
     def __init__(
@@ -70,7 +72,13 @@ class ChatShell:
         self.conversation, self.library, self.settings, self.notify = conversation, library, settings, notify
         self.attachments: list[str] = []
         self.columns: Callable[[], int | None] = lambda: None
+        self.is_unwanted: Callable[[], bool] = lambda: False
         self._held = held
+
+    def require_wanted(self) -> None:
+        """To be called by a slow command before what it does takes effect. Raises UserInterruptError."""
+        if self.is_unwanted():
+            raise UserInterruptError
 
     def is_command(self, line: str) -> bool:
         """Whether a line is a command: a slash and a word. A path, and a comment in code, are words to the model."""
@@ -103,6 +111,7 @@ class ChatShell:
 
     def open_fork(self, name: str) -> None:
         """Copy the conversation to a new session and go on there; the old one stays as it is."""
+        self.conversation.log.save_rest()  # which is the last time that anybody can
         self.library.copy(self.conversation.log, name)
         fresh = contextlib.ExitStack()
         self.conversation.use_log(fresh.enter_context(self.library.open(name)))

@@ -18,7 +18,6 @@ from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.key_binding import merge_key_bindings
 
 from llmcli.base.errors import LlmcliError
-from llmcli.cli import output
 from llmcli.cli.chat_commands import COMMANDS
 from llmcli.cli.chat_completer import ChatCompleter
 from llmcli.cli.chat_display import ChatDisplay
@@ -45,17 +44,11 @@ def run_terminal(shell: ChatShell, options: FrontOptions) -> int:
     with options.reporter.redirected(chat.note):
         code = chat.run()
     if chat.ended_by is not None:  # the terminal is as it was: save what is not yet, and end as the signal wants it
-        _save_rest(shell)
+        with contextlib.suppress(LlmcliError):  # which was told when it happened
+            shell.conversation.log.save_rest()
         signal.signal(chat.ended_by, signal.SIG_DFL)
         signal.raise_signal(chat.ended_by)
     return code
-
-
-def _save_rest(shell: ChatShell) -> None:
-    try:
-        shell.conversation.log.save_rest()
-    except LlmcliError as error:
-        output.stderr_error(error.message, error.hint)
 
 
 class ChatTerminal:
@@ -65,9 +58,8 @@ class ChatTerminal:
         self._shell, self._options = shell, options
         self._work = ChatWork(shell, self._post)
         settings = options.settings
-        self._editor = Editor(
-            ChatHistory(settings.chat_history_file), ChatCompleter(COMMANDS, shell.library.names), self._sent
-        )
+        history = ChatHistory(settings.chat_history_file)
+        self._editor = Editor(history, ChatCompleter(COMMANDS, shell.library.names), self._sent)
         self._editor.buffer.on_text_changed += self._typed
         self._screen = ChatScreen(settings, self._editor, merge_key_bindings([self._editor.keys(), chat_keys(self)]))
         self._display = ChatDisplay(self._screen, options)
@@ -88,6 +80,8 @@ class ChatTerminal:
         self._undone: tuple[str, ...] = ()  # commands that waited behind an answer that was stopped
         self._busy = self._leaving = self._editing = False
         self.ended_by: signal.Signals | None = None
+        if trouble := history.trouble:
+            self.note(f"warning: {trouble}")
 
     def run(self) -> int:
         """Chat until the user leaves; the exit code."""
@@ -139,9 +133,7 @@ class ChatTerminal:
     def _rest(self, event: Rest) -> None:
         self._busy = False
         self._display.rested(event)
-        if self._undone:
-            undone, self._undone = self._undone, ()
-            self._display.said(Said((f"not done: {', '.join(undone)}",)))
+        self._tell_undone()
         if event.leave:
             self._leave(0)
         elif event.edit is not None:
@@ -223,6 +215,7 @@ class ChatTerminal:
             self._take_back()
             if self._work.leave_command():
                 self._busy, self._display.status.doing = False, ""
+                self._tell_undone()
         elif self._editor.text:
             self._editor.clear()
         elif self._display.hint:
@@ -239,6 +232,11 @@ class ChatTerminal:
             self._editor.put(line)
         self._queue, self._leaving, self._display.hint = [], False, ""
         self._display.queued([])
+
+    def _tell_undone(self) -> None:
+        undone, self._undone = self._undone, ()
+        if undone:
+            self._display.said(Said((f"not done: {', '.join(undone)}",)))
 
     def end_of_input(self) -> None:
         """Ctrl-D in an empty line: leave, behind what is going on."""

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmcli.base.errors import LlmcliError
-from llmcli.cli.chat_shell import ChatShell
+from llmcli.base.errors import LlmcliError, UserInterruptError
+from llmcli.cli.chat_shell import ChatShell, Outcome
 from llmcli.engine.chat_reply import Reply
 from llmcli.engine.conversation import ContextUse
 from llmcli.engine.generate import Part
@@ -77,7 +77,6 @@ class Broken:
 
 
 Event = Reading | Came | Said | Answered | Rest | Broken
-Job = Callable[[], "Rest | None"]
 
 
 class ChatWork:
@@ -86,7 +85,9 @@ class ChatWork:
     def __init__(self, shell: ChatShell, post: Callable[[Event], None]) -> None:
         self._shell, self._post = shell, post
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._stopped = threading.Event()
+        self._stopped = threading.Event()  # of the job that was begun last
+        self._lock = threading.Lock()
+        self._is_awaited = False  # whether a command is being done for whose end the terminal waits
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # Called by the thread of the terminal
@@ -99,32 +100,39 @@ class ChatWork:
 
     def message(self, text: str) -> None:
         """Say this to the model."""
-        self._start(lambda: self._answer(lambda: self._shell.conversation.say(self._shell.compose(text))))
+        conversation = self._shell.conversation
+        self._start(lambda stopped: self._answer(lambda: conversation.say(self._shell.compose(text)), stopped))
 
     def replace(self, text: str) -> None:
         """Say this in place of the last turn."""
-        self._start(lambda: self._answer(lambda: self._shell.conversation.edit(text)))
+        self._start(lambda stopped: self._answer(lambda: self._shell.conversation.edit(text), stopped))
 
     def command(self, line: str, more_lines: tuple[str, ...] = ()) -> None:
         """Do what a line with a slash asks for; `more_lines` go below what it says."""
-        self._start(lambda: self._command(line, more_lines))
+        self._start(lambda stopped: self._command(line, more_lines, stopped))
 
     def interrupt(self) -> None:
         """End the answer on its way."""
         self._stopped.set()
         self._shell.conversation.interrupt()
 
-    def close(self) -> None:
-        """End the answer and the thread, and wait for it."""
+    def leave_command(self) -> bool:
+        """Wait no longer for the command that is being done; whether there is one. No Rest will come of it."""
+        with self._lock:
+            is_left, self._is_awaited = self._is_awaited, False
+        return is_left
+
+    def close(self, patience_s: float | None = None) -> None:
+        """End the answer and the thread, and wait for it; for so long."""
         self.interrupt()
         self._jobs.put(None)
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(patience_s)
 
-    def _start(self, job: Callable[[], None]) -> None:
-        self._stopped.clear()
+    def _start(self, job: Callable[[threading.Event], None]) -> None:
+        stopped = self._stopped = threading.Event()
         self._shell.conversation.hurry()
-        self._jobs.put(job)
+        self._jobs.put(lambda: job(stopped))
 
     # The thread of the engine
 
@@ -135,31 +143,49 @@ class ChatWork:
         except BaseException as error:  # noqa: BLE001  # raised again in the thread of the terminal
             self._post(Broken(error))
 
-    def _answer(self, ask: Callable[[], Reply]) -> None:
+    def _answer(self, ask: Callable[[], Reply], stopped: threading.Event) -> None:
         try:
-            self._stream(ask())
+            self._stream(ask(), stopped)
         except LlmcliError as error:
             self._failed(error)
         self._post(self._rest())
         self._settle()
 
-    def _command(self, line: str, more_lines: tuple[str, ...]) -> None:
-        edit, leave = None, False
+    def _command(self, line: str, more_lines: tuple[str, ...], stopped: threading.Event) -> None:
+        outcome, is_left = Outcome(), False
         try:
-            outcome = self._shell.do(line)
+            try:
+                outcome = self._outcome(line, stopped)
+            finally:
+                is_left = self._is_left()
             if outcome.lines:
                 self._post(Said((*outcome.lines, *more_lines)))
             if outcome.reply:
-                self._stream(outcome.reply)
-            edit, leave = outcome.edit, outcome.leave
+                self._stream(outcome.reply, stopped)
+        except UserInterruptError:
+            self._post(Said(("stopped: nothing is changed",)))
         except LlmcliError as error:
             self._failed(error)
-        self._post(self._rest(edit=edit, leave=leave))
-        if not leave:
+        if not is_left:
+            self._post(self._rest(edit=outcome.edit, leave=outcome.leave))
+        if not outcome.leave:
             self._settle()
 
-    def _stream(self, reply: Reply) -> None:
-        if self._stopped.is_set():  # before the answer was asked for, which takes such a request back
+    def _outcome(self, line: str, stopped: threading.Event) -> Outcome:
+        self._shell.is_unwanted = stopped.is_set
+        with self._lock:
+            self._is_awaited = True
+        self._shell.require_wanted()
+        return self._shell.do(line)
+
+    def _is_left(self) -> bool:
+        """The command is done: whether nobody waits for that any more."""
+        with self._lock:
+            is_awaited, self._is_awaited = self._is_awaited, False
+        return not is_awaited
+
+    def _stream(self, reply: Reply, stopped: threading.Event) -> None:
+        if stopped.is_set():  # before the answer was asked for, which takes such a request back
             self._shell.conversation.interrupt()
         first_s = None
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmcli.base.errors import LlmcliError, ResourceError, UsageError
+from llmcli.base.errors import ContextOverflowError, LlmcliError, ResourceError, UsageError, UserInterruptError
 from llmcli.base.settings import load
 from llmcli.cli.chat_commands import COMMANDS, find, help_lines
 from llmcli.cli.chat_shell import ChatShell
@@ -216,6 +216,31 @@ def test_read_goes_with_the_next_message(shell: ChatShell, tmp_path: Path) -> No
     for wrong in ("/read", f"/read {tmp_path}", f"/read {tmp_path}/none"):
         with pytest.raises(UsageError):
             shell.do(wrong)
+
+
+def test_read_refuses_at_once_what_cannot_fit(
+    shell: ChatShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "big.txt"
+    with open(file, "wb") as out:
+        out.truncate(1 << 40)  # nobody can read that
+    with pytest.raises(ContextOverflowError, match=r"big\.txt has at least [\d,]+ tokens, and the context 2,048"):
+        shell.do(f"/read {file}")
+    file.write_text("a b " * 1024)
+    with pytest.raises(ContextOverflowError, match="at least"):
+        shell.do(f"/read {file}")
+    os.mkfifo(tmp_path / "f")
+    with pytest.raises(UsageError, match=r"cannot read .*f: not a regular file"):
+        shell.do(f"/read {tmp_path}/f")
+    file.write_text("a b")
+    shell.is_unwanted = lambda: True
+    with pytest.raises(UserInterruptError):
+        shell.do(f"/read {file}")
+    assert shell.attachments == []
+    shell.is_unwanted = lambda: False
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shell.do("/read ~/big.txt")
+    assert shell.attachments == ["a b"]
 
 
 def test_save_and_load(shell: ChatShell, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from llmcli.cli.chat_commands import COMMANDS
+from tests.chat_case import library
 from tests.chat_person import Person, StartChat, chat_starter  # noqa: F401  # a fixture
 from tests.cli_run_case import engine_memo, known_engine  # noqa: F401  # fixtures
 from tests.conftest import OpenTerminal
@@ -156,8 +158,8 @@ def test_an_answer_that_cannot_be_saved_is_shown(start_chat: StartChat, hello: P
         person.says("three")
         assert person.waits_until_idle().count("\nHello world\n") == 3
         assert person.leaves() == 0
-    turns = [json.loads(line).get("user") for line in (sessions / "s.jsonl").read_text().splitlines()]
-    assert turns == [None, "one", "two", "three"]
+    lines = [json.loads(line) for line in (sessions / "s.jsonl").read_text().splitlines()]
+    assert [line["user"] for line in lines if line.get("type") == "turn"] == ["one", "two", "three"]
 
 
 def test_two_chats_begun_in_the_same_minute(start_chat: StartChat, hello: Path, llmcli_home: Path) -> None:
@@ -456,12 +458,12 @@ def test_ctrl_c_while_the_prompt_is_read(start_chat: StartChat, smollm2_path: Pa
 
 
 @pytest.mark.parametrize(
-    "end", ["Ctrl-D", "/exit", "/bye", "typed ahead", "Ctrl-C", "kill -INT", "SIGTERM", "SIGHUP", "a bug"]
+    "end", ["Ctrl-D", "/exit", "/bye", "typed ahead", "Ctrl-C", "kill -INT", "SIGTERM", "SIGHUP", "SIGQUIT", "a bug"]
 )
 def test_the_terminal_is_as_it_was(end: str, open_terminal: OpenTerminal, long: Path, tmp_path: Path) -> None:
-    code = {"Ctrl-C": 130, "kill -INT": 130, "SIGTERM": -signal.SIGTERM, "SIGHUP": -signal.SIGHUP, "a bug": 1}.get(
-        end, 0
-    )
+    code = {"Ctrl-C": 130, "kill -INT": 130, "a bug": 1}.get(end, 0)
+    if end.startswith("SIG"):
+        code = -signal.Signals[end]
     with _broken_chat(long) if end == "a bug" else open_terminal("chat", "-t", "1", "-m", long) as terminal:
         before = terminal.modes()
         person = Person(terminal, 24, 80)
@@ -510,18 +512,110 @@ def test_a_window_that_is_closed_ends_the_chat(ignored: bool, code: int, start_c
 
 def _broken_chat(model: Path) -> Terminal:
     """A chat with a bug in it."""
-    import os
-
-    source = (
-        "import sys\n"
-        "from llmcli.cli import main\n"
+    return _changed_chat(
+        model,
         "from llmcli.engine.conversation import Conversation\n"
         "def say(self, text): raise RuntimeError('boom')\n"
-        "Conversation.say = say\n"
-        "main.run()\n"
+        "Conversation.say = say\n",
     )
+
+
+def _changed_chat(model: Path, change: str) -> Terminal:
+    """A chat of which some lines of Python change something first."""
+    source = f"import os\nfrom llmcli.cli import main\n{change}main.run()\n"
     command = [sys.executable, "-c", source, "chat", "-t", "1", "-m", str(model)]
     return Terminal(command, env={**os.environ, "TERM": "xterm-256color"})
+
+
+# ---- what cannot be read, written, or waited for ------------------------------------------------------------------
+
+
+def test_what_never_ends_is_not_read(start_chat: StartChat, hello: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "f"
+    os.mkfifo(fifo)
+    with start_chat(hello, columns=200) as person:
+        for name in (str(fifo), "/dev/tty", "/dev/stdin", "/dev/fd/0", "/dev/zero"):
+            person.says(f"/read {name}")
+            person.waits_for(f"error: cannot read {name}")
+        assert "not a regular file" in person.sees
+        person.says("hi")
+        person.waits_for("Hello world")
+        assert person.leaves() == 0
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_history_that_is_no_file_is_not_read(
+    kind: str, start_chat: StartChat, hello: Path, llmcli_home: Path
+) -> None:
+    history = llmcli_home / "state" / "chat_history"
+    history.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "fifo":
+        os.mkfifo(history)
+    else:
+        history.symlink_to("/dev/zero")
+    with start_chat(hello, columns=200) as person:
+        person.says("hi")
+        person.waits_for("Hello world")
+        person.waits_until_idle()
+        assert person.sees.count("chat_history: not a regular file: what is typed is not kept") == 1
+        assert person.leaves() == 0
+
+
+def test_ctrl_c_leaves_a_command_that_takes_long(hello: Path, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    slow = (
+        "import time\n"
+        "from llmcli.engine.tokenizer import Tokenizer\n"
+        "real = Tokenizer.tokenize\n"
+        "def tokenize(self, text, **how):\n"
+        f"    while 'slow' in text and not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        "    return real(self, text, **how)\n"
+        "Tokenizer.tokenize = tokenize\n"
+    )
+    (tmp_path / "text").write_text("slow")
+    with _changed_chat(hello, slow) as terminal:
+        person = Person(terminal, 24, 80)
+        person.waits_for("> a message")
+        person.says(f"/read {tmp_path}/text")
+        person.waits_for("working · ")
+        person.types(CTRL_C)
+        person.waits_for(lambda _: person.below[1].startswith("context "), "a prompt again")
+        person.says("hi")  # waits for the engine
+        person.waits_for("> hi")
+        go_on.touch()
+        person.waits_for("Hello world")
+        assert "stopped: nothing is changed" in person.sees
+        assert "goes with your next message" not in person.sees
+        assert person.leaves() == 0
+    turns = library().read(next(iter(library().names()))).history.turns
+    assert [turn.user for turn in turns] == ["hi"]
+
+
+@pytest.mark.parametrize("room", [True, False], ids=["room again", "still full"])
+def test_what_could_not_be_saved_is_saved_when_leaving(room: bool, hello: Path, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    change = (
+        "real = os.fsync\n"
+        "def fsync(handle):\n"
+        f"    if os.path.exists({str(full)!r}): raise OSError(28, 'No space left on device')\n"
+        "    real(handle)\n"
+        "os.fsync = fsync\n"
+    )
+    with _changed_chat(hello, change) as terminal:
+        person = Person(terminal, 24, 80)
+        person.waits_for("> a message")
+        person.says("one")
+        person.waits_until_idle()
+        full.touch()
+        person.says("two")
+        person.waits_for("cannot be written: No space left on device")
+        if room:
+            full.unlink()
+        assert person.leaves() == (0 if room else 6)
+        assert ("what could not be saved before is saved now" in person.sees) == room
+        assert person.sees.count("No space left on device") == (1 if room else 2)
+    turns = library().read(next(iter(library().names()))).history.turns
+    assert [turn.user for turn in turns] == (["one", "two"] if room else ["one"])
 
 
 # ---- terminals of all kinds ------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from llmcli.base.units import format_bytes
 from llmcli.cli.table import table_lines
 from llmcli.sessions.library import SessionInfo
 
-_TEXT = "BEGINS WITH"
-_HEAD = ("NAME", "TURNS", "TOKENS", "USED", "BYTES", "MODEL", _TEXT)
-_NUMBERS = ("TURNS", "TOKENS", "USED", "BYTES")
-_LESS_NEEDED = ("BYTES", "TOKENS", "MODEL", "TURNS", "USED")  # the first goes first
-_LEAST_TEXT = 20
+_HEAD = ("NAME", "TURNS", "TOKENS", "USED", "BYTES", "MODEL", "BEGINS WITH")
+_NUMBERS = range(1, 5)
+_LESS_NEEDED = tuple(
+    _HEAD.index(name) for name in ("BYTES", "TOKENS", "MODEL", "TURNS", "USED")
+)  # the first goes first
 _AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"))
 
 
@@ -43,20 +43,7 @@ def info_lines(infos: Sequence[SessionInfo], columns: int | None) -> list[str]:
         begins = f"({info.trouble})" if info.trouble else info.title
         counts = (f"{info.turns:,}", f"{info.tokens:,}", age(now_s - info.used_s), format_bytes(info.file_bytes))
         rows.append((printable(info.name), *counts, printable(info.model), printable(begins)))
-    kept = _kept_columns(rows, columns)
-    right = [place for place, name in enumerate(kept) if name in _NUMBERS]
-    shown = [[row[_HEAD.index(name)] for name in kept] for row in rows]
-    return table_lines(shown, right=right, columns=columns)
-
-
-def _kept_columns(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
-    """The columns that leave room for how a conversation begins: the least important go, whole."""
-    widths = {name: max(len(row[at]) for row in rows) for at, name in enumerate(_HEAD)}
-    widths[_TEXT] = min(widths[_TEXT], _LEAST_TEXT)
-    kept, less_needed = list(_HEAD), list(_LESS_NEEDED)
-    while columns is not None and less_needed and sum(widths[name] + 2 for name in kept) - 2 > columns:
-        kept.remove(less_needed.pop(0))
-    return kept
+    return table_lines(rows, right=_NUMBERS, columns=columns, less_needed=_LESS_NEEDED)
 
 
 def age(seconds: float) -> str:

@@ -28,7 +28,7 @@ Examples:
   llmcli bench compare @-2 @-1
 
 \b
-Exit status: 0 done, 2 usage, 1 anything else."""
+Exit status: 0 done, 2 usage, 6 the disk is full, 1 anything else."""
 
 
 @click.command("history", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

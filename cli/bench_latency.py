@@ -42,7 +42,7 @@ Examples:
 
 \b
 Exit status: 0 done, 2 usage, 3 no such model, 4 a prefix does not fit,
-6 not enough memory, 130 interrupted (what was measured is written),
+6 not enough memory or disk, 130 interrupted (what was measured is written),
 1 anything else."""
 
 

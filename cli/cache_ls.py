@@ -94,4 +94,4 @@ Exit status: 0 done, 2 usage.""",
 @click.pass_obj
 def path(settings: Settings, /, **values: Any) -> None:
     """Print the folder of the store, whether it is there or not."""
-    output.write(f"{store_folder(cache_from(values, settings), settings)}\n")
+    output.write_names([str(store_folder(cache_from(values, settings), settings))])

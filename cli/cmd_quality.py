@@ -35,7 +35,7 @@ Examples:
 
 \b
 Exit status: 0 done, 2 usage, 3 no such model, 5 --fail-if,
-6 not enough memory, 130 interrupted, 1 anything else."""
+6 not enough memory or disk, 130 interrupted, 1 anything else."""
 
 
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import LlmcliError, ResourceError, UsageError
 from llmcli.base.files import file_lock, fsync_dir, make_private_dir
 from llmcli.base.text import printable
@@ -24,7 +25,7 @@ from llmcli.sessions.file import SUFFIX, Reading, SessionLog, require_writable
 from llmcli.sessions.names import check_name, dated_name
 from llmcli.sessions.turns import local_now
 
-_LOCKS = ".locks"
+_LOCKS, _LOCK_BYTES = ".locks", 4096
 _MOST_TITLE_CHARS = 60
 
 
@@ -232,7 +233,7 @@ def _sign(path: Path) -> None:
 
 def _holder(path: Path) -> str:
     try:
-        who = json.loads(path.read_text())
+        who = json.loads(read_bounded(path, _LOCK_BYTES))
         return printable(f" (process {who['pid']} on {who['host']}, since {who['since']})")
     except (OSError, ValueError, TypeError, KeyError):
         return ""

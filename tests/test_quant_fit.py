@@ -162,7 +162,7 @@ def test_too_small_a_size_names_the_smallest(child: Child, source: Source) -> No
         fit(child, source, PLAIN, None, costs_of(source), free, 1000, CANDIDATES, Quiet())
     size, bits = re.fullmatch(r"the least is --fit (\S+), or --bpw (\S+)", str(caught.value.hint)).groups()  # type: ignore[union-attr]
     for goal in ({"file_bytes": parse_bytes(size), "bpw": None}, {"file_bytes": None, "bpw": float(bits)}):
-        limit = budget(source, free, **goal)  # type: ignore[arg-type]
+        limit = budget(source, free, **goal)
         fitted = fit(child, source, PLAIN, None, costs_of(source), free, limit, CANDIDATES, Quiet())
         assert fitted.plan.target_bytes <= limit
     with pytest.raises(UsageError, match="vocabulary and metadata"):

@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmcli.base.units import format_count
 from llmcli.engine.prefix_recipe import common_length
 from llmcli.engine.session import GRID_TOKENS
 
 _CONTEXT_TOKENS = 8
+_PUT_FIRST = "put what stays the same (instructions, documents) first, and what changes behind it"
 _MOST_WORD_CHARS = 40
 # A sentence with the space behind it, or a line: what people move around in a prompt.
 _UNIT = re.compile(r".*?(?:[.!?](?=\s)\s*|\n+|\Z)", re.DOTALL)
@@ -104,6 +106,9 @@ def compare_prompts(
         advice = advise(one.text, other.text)
         moved = [tokenize(text) for text in with_changes_last(one.text, other.text)]
         if_last = sharing(moved[0], moved[1], min_tokens)
+        if advice == [_PUT_FIRST] and not (now.restored_tokens or if_last.restored_tokens):
+            most = format_count(max(now.shared_tokens, if_last.shared_tokens), "token")
+            advice = [f"in no order do they share enough for a restore: {most} at most"]
         if if_last.shared_tokens <= now.shared_tokens:
             if_last = None
     return Why(
@@ -179,7 +184,7 @@ def advise(one: str, other: str) -> list[str]:
         if other.startswith(one) or one.startswith(other):
             found.append("one continues the other: everything that they share comes first already")
         else:
-            found.append("put what stays the same (instructions, documents) first, and what changes behind it")
+            found.append(_PUT_FIRST)
     return found
 
 

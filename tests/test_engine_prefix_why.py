@@ -58,6 +58,13 @@ def test_the_last_token_is_always_computed() -> None:
     assert compare("x" * 64, "x" * 64, 64).nothing_because == told
 
 
+def test_what_is_too_short_in_any_order_is_told_so() -> None:
+    found = compare("Hello there", "Hello you")
+    assert found.advice == ("in no order do they share enough for a restore: 8 tokens at most",)
+    long = compare("First this. " + "x" * 300, "Then that. " + "x" * 300)
+    assert long.advice[0].startswith("put what stays the same ")
+
+
 def test_a_date_in_front() -> None:
     one, other = f"Today is 2024-05-01. {BODY}", f"Today is 2024-05-02. {BODY}"
     found = compare(one, other)
@@ -78,7 +85,7 @@ def test_json_names() -> None:
         "restored_tokens": 0,
         "nothing_restored_because": found.nothing_because,
         "first_difference": {"position_tokens": 1, "a": "ab", "b": "ac"},
-        "advice": ["put what stays the same (instructions, documents) first, and what changes behind it"],
+        "advice": ["in no order do they share enough for a restore: 3 tokens at most"],
         "if_changes_came_last": {"shared_tokens": 3, "restored_tokens": 0},
     }
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from llmcli.bench.stats import percentile
 
 Kind = Literal["cold", "memory", "disk"]
+LEAST_SAMPLES = 3
 KINDS: tuple[Kind, ...] = ("cold", "memory", "disk")
 
 
@@ -83,21 +84,40 @@ def itl_percentiles(requests: Sequence[Request], percents: Sequence[float]) -> l
     return [percentile(times, percent) for percent in percents] if times else None
 
 
+def disk_wins(point: Point) -> bool | None:
+    """Whether a restored prefix answers sooner than a cold start; None where the samples do not tell.
+
+    They tell with LEAST_SAMPLES of each whose middle halves lie apart.
+    """
+    cold, disk = ([one.ttft_s for one in point.of(kind)] for kind in ("cold", "disk"))
+    if min(len(cold), len(disk)) < LEAST_SAMPLES:
+        return None
+    if percentile(disk, 75) < percentile(cold, 25):
+        return True
+    return False if percentile(cold, 75) < percentile(disk, 25) else None
+
+
+def comparable(points: Sequence[Point]) -> list[Point]:
+    """Those with a cold start and a restored prefix, the shortest prefix first."""
+    both = (one for one in points if one.of("cold") and one.of("disk"))
+    return sorted(both, key=lambda one: one.prefix_tokens)
+
+
 def break_even(points: Sequence[Point]) -> float | None:
     """The prefix length from which on a restored prefix answers sooner than a cold start, to the last point measured.
 
-    Between two lengths on a straight line; the first length where it holds for all; None where it never does.
+    Where the length before surely loses, between the two on a straight line; else the first length from which on it
+    holds for all. None where it never does, or the samples do not tell.
     """
-    known = [
-        (point.prefix_tokens, cold - disk)
-        for point in sorted(points, key=lambda one: one.prefix_tokens)
-        if (cold := point.ttft_s("cold")) is not None and (disk := point.ttft_s("disk")) is not None
-    ]
-    losing = [i for i, (_, won) in enumerate(known) if won <= 0]
-    first = losing[-1] + 1 if losing else 0
+    known = comparable(points)
+    first = next((i + 1 for i in reversed(range(len(known))) if not disk_wins(known[i])), 0)
     if first >= len(known):
         return None
-    if first == 0:
-        return float(known[0][0])
-    (near, lost), (far, won) = known[first - 1], known[first]
+    if first == 0 or disk_wins(known[first - 1]) is None:
+        return float(known[first].prefix_tokens)
+    (near, lost), (far, won) = ((one.prefix_tokens, _won_s(one)) for one in known[first - 1 : first + 1])
     return near + (far - near) * -lost / (won - lost)
+
+
+def _won_s(point: Point) -> float:
+    return (point.ttft_s("cold") or 0.0) - (point.ttft_s("disk") or 0.0)

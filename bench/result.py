@@ -107,10 +107,18 @@ class Failed:
     error: LlmcliError
 
 
+def busy_flag(environment: Mapping[str, Any]) -> str | None:
+    """Whether other work took part of the machine when the environment was looked at, which is before a test."""
+    machine, now = environment["machine"], environment["conditions"]
+    if now["load_1min"] is None or now["load_1min"] <= BUSY_SHARE * machine["cores_physical"]:
+        return None
+    return f"busy machine: load above {BUSY_SHARE:g} per core before the test"
+
+
 def flags_of(result: Result) -> tuple[str, ...]:
     """What speaks against believing the figures, one line each."""
     flags, rates = [], result.samples_ts
-    machine, now = result.environment["machine"], result.environment["conditions"]
+    machine = result.environment["machine"]
     if is_wide(rates):
         flags.append(f"wide spread: the middle half spans more than {WIDE_SPREAD:.0%} of the median")
     if (moved := drift(rates)) is not None:
@@ -118,8 +126,8 @@ def flags_of(result: Result) -> tuple[str, ...]:
         flags.append(f"drift: {moved:+.0%} from the first samples to the last ({why})")
     if result.plan.n_threads > machine["cores_usable"]:
         flags.append(f"{result.plan.n_threads} threads on {format_count(machine['cores_usable'], 'usable core')}")
-    if now["load_1min"] is not None and now["load_1min"] > BUSY_SHARE * machine["cores_physical"]:
-        flags.append(f"busy machine: load above {BUSY_SHARE:g} per core before the test")
+    if busy := busy_flag(result.environment):
+        flags.append(busy)
     trained = result.model.facts.n_ctx_train
     if trained and result.sizes.total_tokens > trained:
         flags.append(f"past the {format_count(trained, 'token')} the model was trained on")

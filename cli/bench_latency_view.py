@@ -8,12 +8,23 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from llmcli.base.errors import LlmcliError
-from llmcli.base.units import format_bytes, format_seconds
+from llmcli.base.units import format_bytes, format_count, format_seconds
 from llmcli.bench.environment import machine_id
 from llmcli.bench.latency import LatencyOptions
-from llmcli.bench.latency_result import KINDS, Kind, Point, Request, break_even, itl_percentiles
+from llmcli.bench.latency_result import (
+    KINDS,
+    LEAST_SAMPLES,
+    Kind,
+    Point,
+    Request,
+    break_even,
+    comparable,
+    disk_wins,
+    itl_percentiles,
+)
 from llmcli.bench.plot import Chart, Series
 from llmcli.bench.process import ProcessTimes
+from llmcli.bench.result import busy_flag
 from llmcli.bench.stats import percentile
 from llmcli.bench.tables import table
 
@@ -37,6 +48,12 @@ class Found:
     interrupted: bool = False
     error: LlmcliError | None = None
 
+    @property
+    def flags(self) -> list[str]:
+        """What speaks against believing the figures."""
+        busy = busy_flag(self.environment)
+        return [busy] if busy else []
+
     def as_json(self) -> dict[str, Any]:
         """With the names of docs/commands/bench.md."""
         return {
@@ -48,6 +65,7 @@ class Found:
             "break_even_tokens": break_even(self.points),
             "points": [point.as_json() for point in self.points],
             "processes": {name: [asdict(one) for one in many] for name, many in self.processes.items()},
+            "flags": self.flags,
             "interrupted": self.interrupted,
             "error": self.error.message if self.error else None,
             "environment": self.environment,
@@ -58,6 +76,8 @@ class Found:
         parts = [_prefix_table(self.points), _kind_table(self.points[-1])]
         if self.processes:
             parts.append(_process_table(self.processes))
+        if self.flags:
+            parts.append("\n".join(f"! {flag}" for flag in self.flags) + "\n")
         foot = f"model {self.model}, load {format_seconds(self.load_s)}; {machine_id(self.environment)}; medians of "
         return "\n".join([*parts, f"{foot}{self.options.repetitions}\n"])
 
@@ -114,13 +134,25 @@ def _prefix_table(points: Sequence[Point]) -> str:
 
 
 def _verdict(points: Sequence[Point]) -> str:
-    even = break_even(points)
-    if not any(point.of("disk") for point in points):
+    even, known = break_even(points), comparable(points)
+    if not known:
         return "no prefix was restored from disk"
+    if even is None and disk_wins(known[-1]) is None:
+        return f"whether disk wins cannot be told: {_why_untold(known[-1])}"
     if even is None:
         return "a restored prefix does not pay at these lengths"
-    shortest = even == min(point.prefix_tokens for point in points)
-    return f"disk wins from {even:.0f} tokens on" + (", the shortest that was measured" if shortest else "")
+    words = f"disk wins from {even:.0f} tokens on"
+    if even == min(point.prefix_tokens for point in points):
+        return f"{words}, the shortest that was measured"
+    before = [point for point in known if point.prefix_tokens < even]
+    return words + (" at the latest" if before and disk_wins(before[-1]) is None else "")
+
+
+def _why_untold(point: Point) -> str:
+    fewest = min(len(point.of("cold")), len(point.of("disk")))
+    if fewest < LEAST_SAMPLES:
+        return f"{format_count(fewest, 'sample')} of a kind, and a verdict takes {LEAST_SAMPLES} (-r {LEAST_SAMPLES})"
+    return "the times of cold and disk are too scattered; a quieter machine or a larger -r may tell"
 
 
 def _kind_table(point: Point) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from llmcli.base.units import format_seconds
 from llmcli.bench.plot import Chart, Series
 from llmcli.bench.sweep import Sweep, SweepOptions, Tried, Verdict, by_value
-from llmcli.bench.tables import percent, table
+from llmcli.bench.tables import table
 
 _AXES = {"-t": "n_threads", "-b": "n_batch", "-ub": "n_ubatch", "-fa": "flash_attn", "-ctk": "type_k", "type": "quant"}
 _MOST_LINES = 6
@@ -32,16 +33,26 @@ def sweep_json(sweep: Sweep, verdict: Verdict | None, saved: dict[str, Any] | No
 def sweep_text(sweep: Sweep, verdict: Verdict | None, options: SweepOptions) -> str:
     """The candidates, the curve of each setting, and what follows."""
     ranked = sorted(sweep.tried, key=lambda one: (-len(one.rounds), one.request_s))
-    rows = [(one.candidate.label, str(len(one.rounds)), _time(one)) for one in ranked]
+    rows = [(one.candidate.label, str(len(one.rounds)), _first(one), _last(one), _final(one)) for one in ranked]
     curves = "".join(_curve(flag, by_value(sweep.tried, name)) for flag, name in _AXES.items())
-    asked = f"a request of {options.n_prompt} + {options.n_gen} tokens, by the last round each was in:\n"
-    return f"{asked}{table(('settings', 'rounds', 'time'), rows)}\n{curves}{_conclusion(sweep, verdict)}\n"
+    asked = f"the time of a request of {options.n_prompt} + {options.n_gen} tokens, as each round found it:\n"
+    shown = table(("settings", "rounds", "first round", "last round", "final, median"), rows)
+    best = "\nthe shortest time with each value in the first round, where all were measured:\n" if curves else "\n"
+    return f"{asked}{shown}{best}{curves}{_conclusion(sweep, verdict)}\n"
 
 
-def _time(one: Tried) -> str:
+def _first(one: Tried) -> str:
+    return format_seconds(one.rounds[0]) if one.rounds else ""
+
+
+def _last(one: Tried) -> str:
     """The time of the last round that it was in, and what ended it; "" where it was in none."""
     time = format_seconds(one.request_s) if one.rounds else ""
     return ", then ".join(part for part in (time, one.problem) if part)
+
+
+def _final(one: Tried) -> str:
+    return format_seconds(statistics.median(one.samples)) if one.samples else ""
 
 
 def _curve(flag: str, values: Sequence[tuple[str, float]]) -> str:
@@ -60,7 +71,12 @@ def _conclusion(sweep: Sweep, verdict: Verdict | None) -> str:
         return f"the settings as they are answer soonest{of}"
     if verdict.p_value is None:
         return f"{verdict.winner.candidate.label}: the final failed: {verdict.winner.problem or verdict.usual.problem}"
-    words = f"{verdict.winner.candidate.label}: {percent(-verdict.gain)} of the time, p {verdict.p_value:.3f}"
+    more = "less" if verdict.gain >= 0 else "more"
+    words = (
+        f"in the final, {len(verdict.winner.samples)} times in turns, {verdict.winner.candidate.label} took "
+        f"{abs(verdict.gain):.1%} {more} time than the settings as they are: {_final(verdict.winner)} against "
+        f"{_final(verdict.usual)}, p {verdict.p_value:.3f}"
+    )
     return words if verdict.is_better else f"{words}; the samples do not show that it is faster"
 
 

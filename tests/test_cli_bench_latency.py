@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 
 from llmcli.base.errors import ResourceError
-from llmcli.bench.latency import Latency
+from llmcli.bench.latency import Latency, LatencyOptions
 from llmcli.bench.latency_result import Point
+from llmcli.cli.bench_latency_view import Found
+from tests.bench_case import ENVIRONMENT
 from tests.cli_run_case import engine_memo, known_engine, refused
 from tests.fixtures.cli_process import SCRIPT
+from tests.test_bench_latency_result import point as timed
 from tests.test_cli_cmd_bench import Bench, bench
 
 __all__ = ["bench", "engine_memo", "known_engine"]
@@ -130,3 +133,27 @@ def interrupted(args: list[str | Path], line: bytes) -> subprocess.CompletedProc
                 break
         out, err = child.communicate(timeout=60)
     return subprocess.CompletedProcess(args, child.returncode, out, err)
+
+
+def found(*points: Point, load_1min: float = 0.0) -> Found:
+    environment = {**ENVIRONMENT, "conditions": {**ENVIRONMENT["conditions"], "load_1min": load_1min}}
+    return Found("m", 1.0, environment, LatencyOptions((64,)), points=list(points))
+
+
+def test_the_verdict_is_no_surer_than_the_samples() -> None:
+    assert (
+        "cannot be told: 1 sample of a kind, and a verdict takes 3 (-r 3)\n" in found(timed(64, 10, 5, n=1)).as_text()
+    )
+    assert "disk wins from 64 tokens on, the shortest that was measured\n" in found(timed(64, 10, 5)).as_text()
+    untold = timed(64, 10, 10)
+    assert "too scattered" in found(untold).as_text()
+    assert (
+        "disk wins from 128 tokens on at the latest\n" in found(timed(32, 5, 10), untold, timed(128, 20, 5)).as_text()
+    )
+
+
+def test_a_busy_machine_is_told() -> None:
+    assert "busy machine" not in found(timed(64, 10, 5)).as_text()
+    busy = found(timed(64, 10, 5), load_1min=1000.0)
+    assert "\n! busy machine: load above " in busy.as_text()
+    assert len(busy.as_json()["flags"]) == 1

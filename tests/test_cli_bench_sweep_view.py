@@ -29,11 +29,16 @@ def text(verdict: Verdict | None) -> list[str]:
 def test_candidates_with_and_without_a_time() -> None:
     lines = text(Verdict(FAST, USUAL, 0.6, 0.01))
     assert [line.split() for line in lines[2:6]] == [
-        *(["-t", "1", "-ub", "64", "2", "500", "ms"], ["as", "it", "is", "2", "1.50", "s"]),
-        *(["-t", "2", "-ub", "128", "1", "3.00", "s,", "then", "no", "memory"], ["-t", "3", "0"]),
+        ["-t", "1", "-ub", "64", "2", "1.00", "s", "500", "ms", "500", "ms"],
+        ["as", "it", "is", "2", "2.00", "s", "1.50", "s", "1.50", "s"],
+        ["-t", "2", "-ub", "128", "1", "3.00", "s", "3.00", "s,", "then", "no", "memory"],
+        ["-t", "3", "0"],
     ]
     assert "-t   1: 1.00 s, 2: 3.00 s" in lines
-    assert lines[-1] == "-t 1 -ub 64: -60.0% of the time, p 0.010"
+    assert lines[-1] == (
+        "in the final, 4 times in turns, -t 1 -ub 64 took 60.0% less time than the settings as they are: "
+        "500 ms against 1.50 s, p 0.010"
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,8 +48,11 @@ def test_candidates_with_and_without_a_time() -> None:
         (Verdict(USUAL, USUAL, 0.0, None), "the settings as they are answer soonest of the 3 that were measured"),
         (Verdict(BROKEN, USUAL, 0.0, None), "-t 2 -ub 128: the final failed: no memory"),
         (
-            Verdict(FAST, USUAL, 0.1, 0.4),
-            "-t 1 -ub 64: -10.0% of the time, p 0.400; the samples do not show that it is faster",
+            Verdict(USUAL, FAST, -2.0, 0.4),
+            (
+                "in the final, 4 times in turns, as it is took 200.0% more time than the settings as they are: "
+                "1.50 s against 500 ms, p 0.400; the samples do not show that it is faster"
+            ),
         ),
     ],
 )

@@ -24,7 +24,7 @@ _EPILOG = """\b
 Examples:
   llmcli bench history
   llmcli bench history --test tg128 --plot tg.svg
-  llmcli bench history --json | jq .runs[-1]
+  llmcli bench history --json | jq '.runs[-1]'
   llmcli bench compare @-2 @-1
 
 \b

@@ -38,7 +38,7 @@ Examples:
   llmcli bench latency
   llmcli bench latency -p 64-4096*2 -r 5 --plot ttft.svg
   llmcli bench latency -f report.txt -p 256-2048+256 --drop-page-cache
-  llmcli bench latency --json | jq .break_even_tokens
+  llmcli bench latency --json | jq '.break_even_tokens'
 
 \b
 Exit status: 0 done, 2 usage, 3 no such model, 4 a prefix does not fit,

@@ -23,7 +23,7 @@ Examples:
   llmcli show smollm2
   llmcli show -c 32768 owner/repo:Q4_K_M
   llmcli show --template model.gguf > template.jinja
-  llmcli show --json model.gguf | jq .layers.kv_bytes_per_token
+  llmcli show --json model.gguf | jq '.layers.kv_bytes_per_token'
 
 \b
 Exit status: 0 done, 2 usage, 3 no such model or no GGUF file,

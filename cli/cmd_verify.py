@@ -26,7 +26,7 @@ _EPILOG = """\b
 Examples:
   llmcli verify owner/repo:Q4_K_M
   llmcli verify --all
-  llmcli verify --json model.gguf | jq .[0].sound
+  llmcli verify --json model.gguf | jq '.[0].sound'
 
 \b
 Exit status: 0 nothing is wrong, 2 usage, 3 no such model or

@@ -133,3 +133,12 @@ def test_every_page_is_reachable_from_the_index(page: Path) -> None:
 @pytest.mark.parametrize("name", sorted(OWN_VARIABLES))
 def test_every_variable_is_documented(name: str) -> None:
     assert any(name in page.read_text() for page in DOCS.rglob("*.md"))
+
+
+def test_what_a_shell_would_take_for_a_pattern_is_quoted() -> None:
+    """zsh refuses a word with brackets that fits no file."""
+    texts = [*PAGES, *(ROOT / "cli").glob("*.py")]
+    bare = [
+        line.strip() for text in texts for line in text.read_text().splitlines() if re.search(r"jq [^'\s]*[\[*?]", line)
+    ]
+    assert bare == []

@@ -177,7 +177,7 @@ class Keeper:
         fingerprint = self._context.fingerprints.get(digest)
         if fingerprint is None:
             raise LlmcliError(f"what {printable(text)!r} was computed with is not known any more")
-        return portable.export_chain(self._context, chain, fingerprint, target)
+        return portable.export_chain(chain, fingerprint, target)
 
     def import_chain(self, source: Path, expected: Fingerprint | None) -> portable.Imported:
         """Store the chain in `source`; ModelError where it is for something other than `expected`."""

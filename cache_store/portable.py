@@ -68,7 +68,7 @@ class Imported:
     refused: str | None
 
 
-def export_chain(context: Context, chain: Sequence[BlockRef], fingerprint: Fingerprint, target: Path) -> int:
+def export_chain(chain: Sequence[BlockRef], fingerprint: Fingerprint, target: Path) -> int:
     """Write the blocks of `chain` to `target` in one step; returns its bytes. Raises DamagedError, OSError."""
     manifest = {
         "description": dict(fingerprint.description),
@@ -92,7 +92,7 @@ def export_chain(context: Context, chain: Sequence[BlockRef], fingerprint: Finge
 
 
 def _export_buffers(chain: Sequence[BlockRef], head: bytes) -> Iterator[memoryview]:
-    """The file piece by piece: one block is mapped at a time. Keys follow from the salt that a block was saved under."""
+    """The file piece by piece, one block mapped at a time. Keys follow from the salt that a block was saved under."""
     yield memoryview(head)
     for ref in chain:
         parts = {name: read_part(ref.path, ref.key, name) for name in ref.part_bytes}

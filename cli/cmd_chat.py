@@ -216,7 +216,7 @@ def _lost(question: str, *, takes_commands: bool) -> str:
     shown = printable(" ".join(question.split()))
     shown = shown if len(shown) <= _MOST_SHOWN_CHARS else shown[: _MOST_SHOWN_CHARS - 1] + "…"
     again = " (/retry asks it again)" if takes_commands else ""
-    return f"warning: llmcli was ended in the answer to the last question, which is lost: {shown}{again}"
+    return f"warning: llmcli was ended before it had answered: {shown}{again}"
 
 
 def _given(name: str, values: Mapping[str, Any], log: SessionLog | None) -> Any:

@@ -191,7 +191,7 @@ def test_damaged_and_newer_sessions(chat: Chat, model: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
     done = chat(model, "--session", "s", stdin="three\n")
-    assert done.err == "warning: llmcli was ended in the answer to the last question, which is lost: two\n"
+    assert done.err == "warning: llmcli was ended before it had answered: two\n"
     assert users("s") == ["one", "three"]
     path.write_bytes(whole.replace(b'"turns"', b'"tur"').replace(b'"user": "one"', b'"user": \xff"one"'))
     done = chat(model, "--session", "s", stdin="three\n")
@@ -252,6 +252,26 @@ def test_an_answer_that_cannot_be_written_is_shown_whole(
         assert done.out == "Hello world!\n"
 
 
+@pytest.mark.parametrize("command", ["chat", "run"])
+def test_a_session_that_may_not_be_written_is_told_first(
+    command: str, chat: Chat, answer: Answer, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat(model, "--session", "s", stdin="one\n")
+    before, real = library().path("s").read_bytes(), os.open
+
+    def refusing(path: str | Path, flags: int, *rest: int, **named: Any) -> int:
+        if str(path).endswith("s.jsonl") and flags & os.O_ACCMODE:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refusing)
+    options = ["-m", str(model), "--session", "s"]
+    done = chat.run(*options, stdin="two\n") if command == "chat" else answer.run(*options, "two")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.splitlines()[-1] == "error: session s cannot be written: Permission denied"
+    assert library().path("s").read_bytes() == before
+
+
 def test_a_folder_that_cannot_be_written_is_told_first(chat: Chat, model: Path, llmcli_home: Path) -> None:
     (llmcli_home / "state").touch()
     told = refused(chat.run("-m", model, "--session", "s", stdin="one\n"), 1)
@@ -303,8 +323,11 @@ def test_killed_in_an_answer_and_gone_on_with(chat: Chat, scripted_model: Script
         assert child.stdout.read(4) == b"lali"
         child.kill()
     assert child.returncode == -signal.SIGKILL
-    assert chat(model, "--continue", "-n", "2", stdin="two\n").out == "lali\n"
-    assert users("s") == ["one", "two"]
+    done = chat(model, "--continue", "-n", "2", "--commands", stdin="/retry\ntwo\n")
+    assert done.out == "lali\nlali\n"
+    assert "warning: llmcli was ended before it had answered: sing (/retry asks it again)\n" in done.err
+    assert users("s") == ["one", "sing", "two"]
+    assert "was ended" not in chat(model, "--continue", "-n", "2", stdin="three\n").err
 
 
 def test_ctrl_c_keeps_the_partial_answer(chat: Chat, scripted_model: Scripted) -> None:

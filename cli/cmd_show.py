@@ -14,6 +14,7 @@ from llmcli.cli.options import option, verbosity_options
 from llmcli.cli.params import Whole
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine.context import KV_TYPES
+from llmcli.engine.plan import past_training
 from llmcli.engine.template_lint import TemplateLint, lint_template
 from llmcli.models.described import describe_reference
 from llmcli.models.description import Description
@@ -74,7 +75,8 @@ def command(settings: Settings, /, **values: Any) -> None:
     if values["json"]:
         output.write_json({**show_json.as_json(shown, lint, estimate, tensors=values["tensors"]), "slow_types": slow})
     else:
-        output.write("".join(f"{line}\n" for line in show_view.lines(shown, lint, estimate, slow)))
+        note = past_training(estimate.n_ctx, about.facts) if estimate and about.facts else None
+        output.write("".join(f"{line}\n" for line in show_view.lines(shown, lint, estimate, slow, note)))
 
 
 def _lint(about: Description) -> TemplateLint | None:

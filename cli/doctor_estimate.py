@@ -16,11 +16,12 @@ from llmcli.cli import output
 from llmcli.cli.reporter import StderrReporter
 from llmcli.engine import native
 from llmcli.engine.engine import find_model
+from llmcli.engine.fit import CTX_STEP_TOKENS
 from llmcli.engine.plan import Request
 from llmcli.engine.preflight import check_build
 from llmcli.hardware.memory import read_memory
 from llmcli.models.identity import Inspected, inspect_model
-from llmcli.models.library import list_models
+from llmcli.models.inventory import take_inventory
 
 DOES_NOT_FIT = 6
 
@@ -40,7 +41,10 @@ def show_fit(n_ctx: int | None, settings: Settings, *, json: bool) -> int:
     """Every model on this machine, one line each."""
     judge, reporter = _estimator(settings), StderrReporter(settings)
     rows: list[tuple[str, Inspected, Estimate]] = []
-    for model in list_models(settings):
+    for model in take_inventory(settings):
+        if not model.is_usable:
+            reporter.notify(f"{model.reference} is left out: {model.headline.problem}")
+            continue
         try:
             inspected = inspect_model(model.path, settings, need_vocabulary=False)
         except LlmcliError as error:
@@ -75,11 +79,20 @@ def _page(name: str, inspected: Inspected, found: Estimate) -> str:
         "plan": _plan(found),
         "context": "at most "
         + ", ".join(f"{count:,} with -ctk {kind} -ctv {kind}" if kind != "f16" else f"{count:,}"
-                    for kind, count in found.contexts.items()),
+                    for kind, count in found.contexts.items())
+        + _why_no_more(inspected, found),
         "rates": _rates(found.rates),
     }  # fmt: skip
     notes = "" if found.plan is None else "".join(f"note     {printable(note)}\n" for note in found.plan.notes)
     return "".join(f"{title:<9}{text}\n" for title, text in parts.items()) + notes
+
+
+def _why_no_more(inspected: Inspected, found: Estimate) -> str:
+    trained = inspected.facts.n_ctx_train
+    longest = max(found.contexts.values(), default=0)
+    if not trained or longest // CTX_STEP_TOKENS < trained // CTX_STEP_TOKENS:
+        return "; that is what fits"
+    return "; more than it was trained on is not counted"
 
 
 def _plan(found: Estimate) -> str:
@@ -116,8 +129,10 @@ def _fit_table(rows: list[tuple[str, Inspected, Estimate]]) -> str:
                 f"{found.n_ctx:,}",
                 *(f"{count:,}" for count in found.contexts.values()),
                 str(sum(layers for _, layers in found.devices)),
-                f"{_rate(rates.decode_tok_s)} ({rates.source})" if rates else "",
+                f"{_rate(rates.decode_tok_s)} ({rates.source})" if rates else "?",
             )
         )
     head = ("model", "quant", "memory", "fits", "context", "most f16", "q8_0", "q4_0", "layers on GPU", "decode tok/s")
-    return table(head, cells, left=2)
+    unknown = any(found.rates is None for _, _, found in rows)
+    note = "?: not measured yet; llmcli bench -m MODEL does, llmcli bench --roofline gives a limit for all\n"
+    return table(head, cells, left=2) + (note if unknown else "")

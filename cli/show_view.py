@@ -62,8 +62,14 @@ def tensor_lines(about: Description) -> list[str]:
     return table_lines(rows, right=(3,))
 
 
-def lines(shown: Described, lint: TemplateLint | None, estimate: Estimate | None, slow: str | None = None) -> list[str]:
-    """The page for people; `slow` is what there is to say of tensor types that are slow here."""
+def lines(
+    shown: Described,
+    lint: TemplateLint | None,
+    estimate: Estimate | None,
+    slow: str | None = None,
+    note: str | None = None,
+) -> list[str]:
+    """The page for people; `slow` is what there is to say of tensor types that are slow here, `note` of the context."""
     about = shown.description
     sections = (
         ("", _head(shown)),
@@ -74,7 +80,7 @@ def lines(shown: Described, lint: TemplateLint | None, estimate: Estimate | None
         ("Recommended sampling", _pairs(about.sampling)),
         ("Licence", _pairs(about.licence)),
         ("Provenance", _provenance(about)),
-        ("Memory", _memory(estimate) if estimate else ()),
+        ("Memory", (*_memory(estimate), *([("note", note)] if note else [])) if estimate else ()),
         ("Tensor types", (*_types(about), *([("speed", slow)] if slow else []))),
     )
     found: list[str] = []

@@ -183,12 +183,20 @@ def _context(request: Request, facts: ModelFacts, notes: list[str]) -> int:
             f"-c {request.n_ctx}: this model has positions for {format_count(facts.n_positions, 'token')} only",
             hint=f"-c {facts.n_positions}",
         )
-    if trained and request.n_ctx > trained and not request.rope_scaled:
-        notes.append(
-            f"-c {request.n_ctx} is more than the {format_count(trained, 'token')} this model was trained on: "
-            "beyond them answers get worse, unless positions are scaled (--rope-scaling)"
-        )
+    if (note := past_training(request.n_ctx, facts)) and not request.rope_scaled:
+        notes.append(note)
     return request.n_ctx
+
+
+def past_training(n_ctx: int, facts: ModelFacts) -> str | None:
+    """What there is to know of a context that is longer than the model was trained on; None for any other."""
+    trained = facts.n_ctx_train
+    if not trained or n_ctx <= trained:
+        return None
+    return (
+        f"-c {n_ctx} is more than the {format_count(trained, 'token')} this model was trained on: "
+        "beyond them answers get worse, unless positions are scaled (--rope-scaling)"
+    )
 
 
 def _threads(asked: int | None, flag: str, cores: Cores, notes: list[str]) -> int | None:

@@ -137,3 +137,9 @@ def test_a_real_model(run_cli: RunCli, smollm2_path: Path) -> None:
     assert found["chat_template"]["system_role"] is True
     assert found["chat_template"]["warnings"] == []
     assert [share["type"] for share in found["tensor_types"]] == ["Q4_1", "Q8_0", "F32"]
+
+
+def test_a_context_past_the_trained_one_is_told(run_cli: RunCli, scripted_model: Callable[..., Path]) -> None:
+    model = scripted_model(["hi"], n_ctx=2048)
+    assert "-c 4096 is more than the 2,048 tokens this model was trained on" in run_cli("show", model, "-c", "4096").out
+    assert "trained on" not in run_cli("show", model, "-c", "2048").out

@@ -31,7 +31,10 @@ def test_estimate(scripted_model: Callable[..., Path], capfdbinary: pytest.Captu
     assert "for a context of 1,024 tokens: weights " in lines["memory"]
     assert lines["fits"].startswith("yes: ")
     assert lines["plan"].startswith("-c 1024 -t ")
-    assert lines["context"] == "at most 2,048, 2,048 with -ctk q8_0 -ctv q8_0, 2,048 with -ctk q4_0 -ctv q4_0"
+    assert (
+        lines["context"]
+        == "at most 2,048, 2,048 with -ctk q8_0 -ctv q8_0, 2,048 with -ctk q4_0 -ctv q4_0; more than it was trained on is not counted"
+    )
     assert lines["rates"] == "not known: llmcli bench --roofline"
 
 
@@ -83,8 +86,10 @@ def test_fit(scripted_model: Callable[..., Path], capfdbinary: pytest.CaptureFix
     code, out, err = doctor(capfdbinary, "--fit", "-c", "512")
     assert code == 0
     assert "broken.gguf is left out" in err
-    (line,) = out.splitlines()[1:]
-    assert "mine.gguf" in line
+    _, line, note = out.splitlines()
+    assert line.split()[0] == "mine"  # as `llmcli ls` names it
     assert " yes " in line
+    assert line.endswith(" ?")
+    assert note.startswith("?: not measured yet; llmcli bench ")
     _, out, _ = doctor(capfdbinary, "--fit", "--json")
     assert [model["fits"] for model in json.loads(out)["models"]] == [True]

@@ -10,7 +10,7 @@ from llmcli.base.errors import UsageError
 from llmcli.base.text import printable
 from llmcli.base.units import format_count
 from llmcli.cli.chat_files import load_conversation, save_conversation
-from llmcli.cli.chat_read import attach
+from llmcli.cli.chat_read import attach, count_tokens
 from llmcli.cli.chat_settings import SETTINGS, change, setting_lines
 from llmcli.cli.chat_shell import ChatShell, Outcome
 from llmcli.cli.chat_views import SHOWN, cache_lines, session_lines, show_lines, stats_lines, token_lines
@@ -113,7 +113,9 @@ def _show(shell: ChatShell, argument: str) -> Outcome:
 
 
 def _tokens(shell: ChatShell, argument: str) -> Outcome:
-    return Outcome(token_lines(shell.conversation, argument))
+    if argument:
+        return Outcome((format_count(count_tokens(shell, argument), "token"),))
+    return Outcome(token_lines(shell.conversation))
 
 
 def _read(shell: ChatShell, argument: str) -> Outcome:

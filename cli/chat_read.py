@@ -1,8 +1,9 @@
-"""/read: a file's text for the next message. Only what can end and what can fit is read."""
+"""/read: a file's text for the next message. Only what can end and what can fit is read. And counting tokens."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from llmcli.base.bounded_file import open_plain
@@ -27,13 +28,23 @@ def attach(shell: ChatShell, file: str) -> int:
     if bad_offset is not None:
         shell.notify(f"warning: {printable(file)} is not UTF-8 at byte {bad_offset:,}; wrong bytes were replaced")
     count = 0
-    for start in range(0, len(text), _PIECE_CHARS):
-        shell.require_wanted()
-        count += len(engine.model.tokenizer.tokenize(text[start : start + _PIECE_CHARS], parse_special=False))
+    for more in _counts(shell, text):
+        count += more
         _require_room(file, count, engine.context.n_ctx)
-    shell.require_wanted()
     shell.attachments.append(text)
     return count
+
+
+def count_tokens(shell: ChatShell, text: str) -> int:
+    """How many tokens a text has. Raises UserInterruptError."""
+    return sum(_counts(shell, text))
+
+
+def _counts(shell: ChatShell, text: str) -> Iterator[int]:
+    for start in range(0, len(text), _PIECE_CHARS):
+        piece = text[start : start + _PIECE_CHARS]
+        yield len(shell.conversation.engine.model.tokenizer.tokenize(piece, parse_special=False))
+        shell.require_wanted()
 
 
 def _read(file: str, longest_token_bytes: int, n_ctx: int) -> bytes:

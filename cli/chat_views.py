@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from llmcli.base.errors import UsageError
 from llmcli.base.text import printable
-from llmcli.base.units import format_count
 from llmcli.cli.chat_settings import setting_lines
 from llmcli.cli.chat_shell import ChatShell
 from llmcli.cli.session_table import info_lines
@@ -58,11 +57,8 @@ def _context(conversation: Conversation) -> tuple[str, ...]:
     )
 
 
-def token_lines(conversation: Conversation, text: str) -> tuple[str, ...]:
-    """The tokens of a text, or of each turn."""
-    if text:
-        ids = conversation.engine.model.tokenizer.tokenize(text, parse_special=False)
-        return (format_count(len(ids), "token"),)
+def token_lines(conversation: Conversation) -> tuple[str, ...]:
+    """The tokens of each turn."""
     use, rows, before = conversation.use(), list[str](), 0
     for number, turn in enumerate(conversation.history.turns, 1):
         shown = printable(" ".join(turn.user.split()))[:40]

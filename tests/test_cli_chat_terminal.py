@@ -591,6 +591,26 @@ def test_ctrl_c_leaves_a_command_that_takes_long(hello: Path, tmp_path: Path) ->
     assert [turn.user for turn in turns] == ["hi"]
 
 
+def test_a_signal_ends_a_chat_whose_command_does_not_end(hello: Path) -> None:
+    stuck = (
+        "import time\n"
+        "from llmcli.cli import chat_terminal\n"
+        "from llmcli.engine.tokenizer import Tokenizer\n"
+        "real = Tokenizer.tokenize\n"
+        "Tokenizer.tokenize = lambda self, text, **how: 'slow' in text and time.sleep(99) or real(self, text, **how)\n"
+        "chat_terminal._PATIENCE_S = 0.1\n"
+    )
+    with _changed_chat(hello, stuck) as terminal:
+        before = terminal.modes()
+        person = Person(terminal, 24, 80)
+        person.waits_for("> a message")
+        person.says("/tokens slow")
+        person.waits_for("working · ")
+        terminal.kill(signal.SIGTERM)
+        assert terminal.wait() == -signal.SIGTERM
+        assert terminal.modes() == before
+
+
 @pytest.mark.parametrize("room", [True, False], ids=["room again", "still full"])
 def test_what_could_not_be_saved_is_saved_when_leaving(room: bool, hello: Path, tmp_path: Path) -> None:
     full = tmp_path / "full"

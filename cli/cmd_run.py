@@ -120,7 +120,7 @@ def command(settings: Settings, /, **values: Any) -> int:
         _print_answer(result, values, reporter)
     if values["verbose"]:
         _tell_more(result, reporter)
-    return _finish(result, values)
+    return _finish(result, values, reporter)
 
 
 def _tell_more(result: Answer, reporter: StderrReporter) -> None:
@@ -212,7 +212,9 @@ def _shows(part: Part, mode: str) -> bool:
     return part.kind == "reasoning" and mode == "show"
 
 
-def _finish(result: Answer | Reply, values: Mapping[str, Any]) -> int:
+def _finish(result: Answer | Reply, values: Mapping[str, Any], reporter: StderrReporter) -> int:
+    if not values["fail_on_length"] and (note := result.full_note):
+        reporter.notify(f"the answer is {note}")
     if values["stats"] or values["verbose"]:
         output.stderr_line(result.stats_line())
     if result.finish_reason == "interrupted":

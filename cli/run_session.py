@@ -27,7 +27,7 @@ def run_turn(
     settings: Settings,
     reporter: StderrReporter,
     show: Callable[[Reply, Mapping[str, Any], StderrReporter], None],
-    finish: Callable[[Reply, Mapping[str, Any]], int],
+    finish: Callable[[Reply, Mapping[str, Any], StderrReporter], int],
 ) -> int:
     """Ask the prompt of `run` in the session, with `show` and `finish` of `run`. Raises LlmcliError."""
     for name in _STRANGERS:
@@ -54,4 +54,4 @@ def run_turn(
             show(reply, values, reporter)
             conversation.require_saved()
             conversation.settle()
-    return finish(reply, values)
+    return finish(reply, values, reporter)

@@ -17,7 +17,7 @@ from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_count, format_seconds
 from llmcli.engine import native
-from llmcli.engine.context import Rope
+from llmcli.engine.context import Context, Rope
 from llmcli.engine.engine import Engine, Reporter, open_engine
 from llmcli.engine.generate import End, FinishReason, Part, Run, generate_answer
 from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
@@ -68,6 +68,7 @@ class Answer:
         self._engine, self._request, self._prompt, self._run, self._prefix = engine, request, prompt, run, prefix
         self._settled = False
         self._end: End | None = None
+        self._if_full = context_full(engine.context, shifts=request.overflow == "shift")
         self.text = ""
         self.reasoning = ""
 
@@ -107,6 +108,13 @@ class Answer:
     def finish_reason(self) -> FinishReason:
         """Why the answer ended; `interrupted` also where it was not read to the end."""
         return self._end.reason if self._end else "interrupted"
+
+    @property
+    def full_note(self) -> str | None:
+        """That the context, and not `max_tokens`, ended the answer, and what moves that; None where it did not."""
+        most = self._request.max_tokens
+        is_full = self.finish_reason == "length" and (most is None or self.completion_tokens < most)
+        return self._if_full if is_full else None
 
     @property
     def completion_tokens(self) -> int:
@@ -309,6 +317,12 @@ class _Shifts:
         if len(self._counts) > 1:
             total = format_count(sum(self._counts), "token")
             self._reporter.notify(f"the context was full {len(self._counts):,} times: {total} were dropped in all")
+
+
+def context_full(context: Context, *, shifts: bool) -> str:
+    """That the context ended an answer, and what moves the limit. `shifts`: it goes on where it can."""
+    shift = "" if shifts or not context.can_shift() else ", or --on-overflow shift"
+    return f"cut off: the context of {format_count(context.n_ctx, 'token')} is full (a larger -c{shift})"
 
 
 def _keep(tokenizer: Tokenizer) -> int:

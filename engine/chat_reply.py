@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmcli.base.units import format_count, format_seconds
 from llmcli.engine import native
-from llmcli.engine.answer import rate, sampler_json, visible_tokens
+from llmcli.engine.answer import context_full, rate, sampler_json, visible_tokens
 from llmcli.engine.chat_layout import Laid, aligned
 from llmcli.engine.engine import Engine
 from llmcli.engine.generate import End, FinishReason, Part, Run, Timings, generate_answer
@@ -56,6 +56,7 @@ class Reply:
         self.cache_report = CacheReport("off")
         self.notes: tuple[str, ...] = ()
         self._is_recorded = False
+        self._if_full = context_full(conversation.engine.context, shifts=conversation.overflow == "shift")
 
     @property
     def user(self) -> str:
@@ -81,9 +82,14 @@ class Reply:
         if most is not None and self.completion_tokens >= most:
             option = "-n, or /set predict" if conversation.takes_commands else "-n"
             return f"cut off after {format_count(most, 'token')}: that is the limit ({option})"
-        context = conversation.engine.context
-        shift = ", or --on-overflow shift" if conversation.overflow != "shift" and context.can_shift() else ""
-        return f"cut off: the context of {format_count(context.n_ctx, 'token')} is full (a larger -c{shift})"
+        return self.full_note
+
+    @property
+    def full_note(self) -> str | None:
+        """The same where it was the context; None where it was the limit of tokens."""
+        most = self._asked.max_tokens
+        is_full = self.finish_reason == "length" and (most is None or self.completion_tokens < most)
+        return self._if_full if is_full else None
 
     @property
     def prompt_tokens(self) -> int:

@@ -113,6 +113,11 @@ def test_an_answer_that_reaches_the_end_of_the_context(answer: Answer, ticking: 
     prompt, completion = found["usage"]["prompt_tokens"], found["usage"]["completion_tokens"]
     assert (found["finish_reason"], prompt + completion) == ("length", 256 + 1)  # the last is not decoded any more
     assert found["text"] == ("tick tock\n" * 100)[: len(found["text"])]
+    note = "the answer is cut off: the context of 256 tokens is full (a larger -c, or --on-overflow shift)\n"
+    assert answer(ticking, "-c", "256", "hi").err == note
+    assert answer(ticking, "-c", "256", "--session", "s", "hi").err == note
+    assert answer(ticking, "-c", "256", "-q", "hi").err == ""
+    assert answer(ticking, "-c", "256", "-n", "5", "hi").err == ""
 
 
 def test_an_answer_that_shifts_the_context_goes_on(answer: Answer, ticking: Path) -> None:

@@ -154,6 +154,14 @@ def test_maximum_of_a_model_that_states_none() -> None:
 # --- threads and batches --------------------------------------------------------------------------------------------
 
 
+def test_a_cache_that_takes_most_of_the_memory_is_a_note() -> None:
+    found = make_plan(Request(n_ctx=65536), LLAMA, EIGHT, memory(14 * GIB), (), ())
+    assert found.notes == (
+        "a context of 65,536 tokens takes 8.0 GiB for its KV cache, with 14.0 GiB free; -c sets another one",
+    )
+    assert make_plan(Request(n_ctx=65536), LLAMA, EIGHT, memory(17 * GIB), (), ()).notes == ()
+
+
 def test_prompt_threads_follow_the_generation_threads() -> None:
     found = plan(n_threads=2)
     assert (found.n_threads, found.n_threads_batch) == (2, 2)

@@ -7,17 +7,16 @@ what it should be is left out, said, and left in the file.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from llmcli.base.errors import LlmcliError, ResourceError
-from llmcli.base.files import atomic_write, make_private_dir
+from llmcli.base.errors import LlmcliError
+from llmcli.base.files import atomic_write, fsync_dir, make_private_dir
 from llmcli.base.text import printable
+from llmcli.sessions.disk import FORBIDDEN, append, size_of, unwritable
 from llmcli.sessions.events import (
     EventError,
     Header,
@@ -32,8 +31,6 @@ from llmcli.sessions.turns import History, Turn
 
 SUFFIX = ".jsonl"
 _MOST_LINE_BYTES = 256 << 20
-# The system refuses to write, however much room there is.
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 
 
 class SessionDamagedError(LlmcliError):
@@ -127,10 +124,11 @@ class SessionLog:
         self._size: int | None = None
         self._waiting: list[bytes] = []
         self._is_ended = True  # False: the last line lacks its newline
+        self._is_in_folder = True  # False: a power cut could still take the file's name away
         self.is_unsaved = False
         self.lost_question: str | None = None
         self._counts_on = True  # False behind a damaged line: the next turn is written whole
-        if path and _size_of(path):  # nothing was said in an empty one
+        if path and size_of(path):  # nothing was said in an empty one
             found = Reading(path)
             self.header, self.history, self.warnings = found.header, found.history, found.warnings
             self._size, self._counts_on, self._is_ended = found.sound_bytes, found.ids_known, found.is_ended
@@ -155,8 +153,8 @@ class SessionLog:
             self._write(self.path, self.header, durable=False)
         except OSError as error:
             self._waiting.pop()
-            if error.errno in _FORBIDDEN:
-                raise _unwritable(self.name, error) from None
+            if error.errno in FORBIDDEN:
+                raise unwritable(self.name, error) from None
         else:
             self._written()
 
@@ -216,7 +214,7 @@ class SessionLog:
             self._write(path, header)
         except OSError as error:
             self.is_unsaved = True
-            raise _unwritable(self.name, error) from None
+            raise unwritable(self.name, error) from None
         self._written()
 
     def _written(self) -> None:
@@ -226,8 +224,11 @@ class SessionLog:
     def _write(self, path: Path, header: Header, *, durable: bool = True) -> None:
         """What waits, at the end of what is sound, or nothing of it."""
         waiting = (b"" if self._is_ended else b"\n") + b"".join(self._waiting)
-        if self._size is not None and _size_of(path) >= self._size:
-            _append(path, self._size, waiting, durable=durable)
+        if self._size is not None and size_of(path) >= self._size:
+            append(path, self._size, waiting, durable=durable)
+            if durable and not self._is_in_folder:
+                fsync_dir(path.parent)
+                self._is_in_folder = True
             self._size += len(waiting)
             return
         # The first turn; or somebody removed the file, or a part of it. In one step: a header alone is no session.
@@ -236,8 +237,8 @@ class SessionLog:
         else:
             whole = session_bytes(header, self.history) + (b"" if durable else self._waiting[-1])
         make_private_dir(path.parent)
-        atomic_write(path, whole)
-        self._size = len(whole)
+        atomic_write(path, whole, durable=durable)
+        self._size, self._is_in_folder = len(whole), durable
 
     def copy_to(self, path: Path) -> None:
         """A new file with the same conversation, as it stands. Raises LlmcliError where nothing was said, OSError."""
@@ -252,48 +253,12 @@ class SessionLog:
         self._append(b"".join(lines))
 
 
-def _size_of(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
 def _is_whole(line: bytes) -> bool:
     """Whether a line without its newline has all the rest: many editors leave the last one out."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def require_writable(path: Path) -> None:
-    """Raises LlmcliError: better now than behind an answer that took minutes."""
-    try:
-        os.close(os.open(path, os.O_WRONLY))
-    except OSError as error:
-        raise _unwritable(path.stem, error) from None
-
-
-def _unwritable(name: str | None, error: OSError) -> LlmcliError:
-    kind = LlmcliError if error.errno in _FORBIDDEN else ResourceError
-    return kind(f"session {name} cannot be written: {error.strerror}")
-
-
-def _append(path: Path, start: int, data: bytes, *, durable: bool) -> None:
-    """All of it from `start` on, where what is sound ends, or nothing."""
-    handle = os.open(path, os.O_WRONLY)
-    try:
-        if os.fstat(handle).st_size > start:
-            os.ftruncate(handle, start)
-        os.lseek(handle, start, os.SEEK_SET)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
-        if durable:
-            os.fsync(handle)
-    except OSError:
-        os.ftruncate(handle, start)
-        raise
-    finally:
-        os.close(handle)
 
 
 def session_bytes(header: Header, history: History) -> bytes:

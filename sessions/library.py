@@ -21,7 +21,8 @@ from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import LlmcliError, ResourceError, UsageError
 from llmcli.base.files import file_lock, fsync_dir, make_private_dir
 from llmcli.base.text import printable
-from llmcli.sessions.file import SUFFIX, Reading, SessionLog, require_writable
+from llmcli.sessions.disk import require_writable
+from llmcli.sessions.file import SUFFIX, Reading, SessionLog
 from llmcli.sessions.names import check_name, dated_name
 from llmcli.sessions.turns import local_now
 
@@ -110,7 +111,7 @@ class Library:
         except LlmcliError as error:
             return SessionInfo(name, path, facts.st_mtime, facts.st_size, trouble=error.message)
         turns = found.history.turns
-        title = " ".join(turns[0].user.split()) if turns else ""
+        title = " ".join((turns[0].user if turns else found.history.unanswered or "").split())
         return SessionInfo(
             name,
             path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmcli.base.errors import LlmcliError
+from llmcli.sessions.disk import require_writable
 from llmcli.sessions.events import Header, ModelNote
-from llmcli.sessions.file import Reading, SessionDamagedError, SessionLog, require_writable, session_bytes
+from llmcli.sessions.file import Reading, SessionDamagedError, SessionLog, session_bytes
 from llmcli.sessions.turns import History, Turn
 
 MODEL = ModelNote("tiny", "a" * 64, "/models/tiny.gguf")
@@ -191,6 +193,23 @@ def test_a_question_outlives_its_process(log: SessionLog, path: Path) -> None:
     again.ask("five")
     again.ask(None)  # something failed before anything was computed
     assert (Reading(path).lost_question, Reading(path).history) == (None, again.history)
+
+
+def test_a_question_is_not_waited_for_by_the_disk_and_its_turn_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, real = list[bool](), os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(handle).st_mode))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    log = new(path)
+    for expected in ([False, True], [False]):  # the folder once
+        log.ask("one")
+        assert synced == []
+        log.add(turn(log, "one"))
+        assert synced == expected
+        synced.clear()
 
 
 def test_a_lost_question_is_the_first_to_be_taken_back(path: Path) -> None:

@@ -56,6 +56,12 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
+def exact(count: int) -> str:
+    """`4.8 MiB (5,000,000 bytes)`: to read, and to compare with what other tools say."""
+    whole = format_count(count, "byte")
+    return whole if count < 1024 else f"{format_bytes(count)} ({whole})"
+
+
 def format_seconds(seconds: float) -> str:
     """A duration at the precision a reader needs: 38 ms, 2.41 s, 3 min 07 s, 2 h 05 min."""
     if seconds < 0.9995:  # from here on it would round to 1000 ms, as 59.995 would to 60.00 s

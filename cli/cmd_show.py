@@ -61,6 +61,8 @@ def command(settings: Settings, /, **values: Any) -> None:
     about = shown.description
     if values["template"]:
         if about.chat_template is None:
+            if about.problem:
+                raise ModelError(f"there is no chat template: {about.problem}")
             raise ModelError("this model has no chat template", hint="a base model? llmcli run --raw completes text")
         output.write(about.chat_template)
         return

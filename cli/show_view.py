@@ -152,6 +152,8 @@ def _tokenizer(about: Description) -> Iterator[tuple[str, str]]:
 
 
 def _template(about: Description, lint: TemplateLint | None) -> Iterator[tuple[str, str]]:
+    if about.chat_template is None and about.problem:  # what cannot be run has no use for one
+        return
     if about.chat_template is None or lint is None:
         yield "none", "a base model? llmcli run --raw completes text, --chat-template names another"
         return

@@ -277,7 +277,18 @@ def _default_model(model: DefaultModelState) -> Check:
 
 
 def _listing(name: str, values: Mapping[str, Any], nothing: str) -> Check:
-    return Check(name, "ok", ", ".join(f"{key}={value}" for key, value in values.items()) or nothing)
+    return Check(name, "ok", ", ".join(f"{key}={_in_words(value)}" for key, value in values.items()) or nothing)
+
+
+def _in_words(value: Any) -> str:
+    """A value of config.toml as TOML has it, as far as it fits a line: no word of Python's."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_in_words(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_in_words, value)) + "]"
+    return str(value)
 
 
 def _terminal(terminal: Terminal) -> Check:

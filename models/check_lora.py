@@ -26,7 +26,9 @@ def check_lora(path: Path, base: ModelFacts) -> None:
     keys = Keys(header)
     kind, adapter = keys.text("general.type"), keys.text("adapter.type")
     if kind != "adapter" or adapter != "lora":
-        raise ModelError(f"{shown(path)} is not a LoRA adapter (general.type is {kind!r}, adapter.type {adapter!r})")
+        said = (("general.type", kind), ("adapter.type", adapter))
+        words = ", ".join(f"{key} is {'missing' if value is None else repr(value)}" for key, value in said)
+        raise ModelError(f"{shown(path)} is not a LoRA adapter ({words})")
     name = keys.text("general.architecture")
     if name != base.architecture:
         raise ModelError(f"{shown(path)} is a LoRA adapter for {name!r}, but the model is of {base.architecture!r}")

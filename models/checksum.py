@@ -10,7 +10,7 @@ from llmcli.base.text import printable
 from llmcli.models.gguf_header import read_header
 from llmcli.models.gguf_source import shown
 from llmcli.models.reference import SUFFIX
-from llmcli.models.sniff import MAGIC, what_is
+from llmcli.models.sniff import MAGIC, in_words, what_is
 
 _SHA1_DIGITS = 40
 
@@ -79,7 +79,7 @@ def refuse_other(start: bytes, name: str) -> None:
     """Raise ModelError where a file called .gguf does not start like one; the first few hundred bytes are enough."""
     if not name.lower().endswith(SUFFIX) or start.startswith(MAGIC):
         return
-    found = what_is(start) or f"not a GGUF file: it starts with {start[:8]!r}, expected {MAGIC!r}"
+    found = what_is(start) or f"not a GGUF file: it starts with {in_words(start[:8])}, expected {in_words(MAGIC)}"
     hint = "check the address" if "Git LFS" in found else "a login page of the network, or a wrong address?"
     raise ModelError(f"what came as {printable(name)} is {found}", hint=hint)
 

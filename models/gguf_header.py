@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from llmcli.base.errors import ModelError
+from llmcli.base.units import exact
 from llmcli.models.gguf_leap import leap_strings
 from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, CutOffError, Source, shown
 from llmcli.models.gguf_tensors import GgufTensor, quoted, read_tensors
 from llmcli.models.gguf_values import ARRAY, READERS, STRING, TYPE_NAMES, GgufArray
-from llmcli.models.sniff import MAGIC, what_is
+from llmcli.models.sniff import MAGIC, in_words, what_is
 
 # Limits. The largest real headers (a quarter of a million tokens with their merges, some thousand tensors) reach a
 # tenth of them; a file that keeps to all of them is read in about a second.
@@ -101,8 +102,8 @@ def _read_preamble(source: Source) -> tuple[int, int, int]:
         raise ModelError(f"{shown(source.path)} is an empty file, expected a GGUF file", hint="pull it again")
     start = source.read_at(0, 1024)
     if start[:4] != MAGIC:
-        found = what_is(start) or f"something else: it starts with {start[:4]!r}"
-        raise ModelError(f"{shown(source.path)} is {found}; expected a GGUF file, which starts with {MAGIC!r}")
+        found = what_is(start) or f"something else: it starts with {in_words(start[:4])}"
+        raise ModelError(f"{shown(source.path)} is {found}; expected a GGUF file, which starts with {in_words(MAGIC)}")
     source.position = 4
     version = source.number(U32, "the version")
     if version and not version & 0xFFFF:
@@ -219,8 +220,8 @@ def _check_extents(source: Source, tensors: tuple[GgufTensor, ...], data_offset:
     missing = data_offset + end - source.file_bytes
     if missing > 0:
         raise CutOffError(
-            f"{shown(source.path)} is cut off: it has {source.file_bytes} bytes, expected {data_offset + end}; "
-            f"{missing} bytes are missing",
+            f"{shown(source.path)} is cut off: it has {exact(source.file_bytes)}, expected {exact(data_offset + end)}; "
+            f"{exact(missing)} {'is' if missing == 1 else 'are'} missing",
             hint="the download did not finish: pull it again",
         )
     ends = {data_offset + end, data_offset + expected, _padded(data_offset + end, alignment)}

@@ -15,8 +15,9 @@ from pathlib import Path
 from llmcli.base.errors import LlmcliError, ModelError, ResourceError
 from llmcli.base.files import sha256_file
 from llmcli.base.text import printable
-from llmcli.base.units import format_bytes
+from llmcli.base.units import exact, format_bytes
 from llmcli.models.library import starts_like_gguf
+from llmcli.models.sniff import MAGIC, in_words
 
 _UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -72,9 +73,10 @@ def verify(path: Path, *, size_bytes: int | None, sha256: str | None) -> None:
     if not starts_like_gguf(path):
         with open(path, "rb") as source:
             start = source.read(8)
-        raise ModelError(f"what came as {where} is not a GGUF file: it starts with {start!r}, expected b'GGUF'")
+        words = f"it starts with {in_words(start)}, expected {in_words(MAGIC)}"
+        raise ModelError(f"what came as {where} is not a GGUF file: {words}")
     if size_bytes is not None and got_bytes != size_bytes:
-        raise ModelError(f"{where} came with {got_bytes:,} bytes, expected {size_bytes:,}")
+        raise ModelError(f"{where} came with {exact(got_bytes)}, expected {exact(size_bytes)}")
     if sha256 is not None and (got := sha256_file(path)) != sha256:
         raise ModelError(f"{where} came with wrong bytes: sha256 {got}, expected {sha256}")
 

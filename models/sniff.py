@@ -57,6 +57,13 @@ def what_is(first_bytes: bytes) -> str | None:
     return _as_text(first_bytes)
 
 
+def in_words(first_bytes: bytes) -> str:
+    """Bytes as a reader can compare them: letters where all are, else numbers in base 16."""
+    if first_bytes and all(0x20 <= byte < 0x7F for byte in first_bytes):
+        return f'"{first_bytes.decode("ascii")}"'
+    return f"the bytes {first_bytes.hex(' ')}"
+
+
 def _is_safetensors(first_bytes: bytes) -> bool:
     """Eight bytes with the length of a JSON object, then the object."""
     length = int.from_bytes(first_bytes[:8], "little")

@@ -143,3 +143,21 @@ def test_a_context_past_the_trained_one_is_told(run_cli: RunCli, scripted_model:
     model = scripted_model(["hi"], n_ctx=2048)
     assert "-c 4096 is more than the 2,048 tokens this model was trained on" in run_cli("show", model, "-c", "4096").out
     assert "trained on" not in run_cli("show", model, "-c", "2048").out
+
+
+def test_what_is_no_model_is_asked_for_no_template(run_cli: RunCli, model: Path, tmp_path: Path) -> None:
+    """ "a base model?" is a question about models alone."""
+    other = load(model).text("general.type", "imatrix").drop("tokenizer.chat_template").write(tmp_path / "m.gguf")
+    done = run_cli("show", other)
+    assert done.code == 0
+    assert "not usable" in done.out
+    assert "base model?" not in done.out
+    assert "base model?" not in refused(run_cli("show", "--template", other), 3)
+
+
+def test_a_file_that_is_cut_off_is_told_in_sizes(run_cli: RunCli, model: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(model.read_bytes()[:-2000])
+    told = refused(run_cli("show", cut), 3)
+    assert f" MiB ({cut.stat().st_size:,} bytes), expected " in told
+    assert "2.0 KiB (2,000 bytes) are missing" in told

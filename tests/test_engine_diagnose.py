@@ -244,6 +244,8 @@ def test_default_model() -> None:
 def test_environment_and_config_are_listed() -> None:
     assert line("environment", environment={"LANG": "C", "NO_COLOR": "1"})[1] == "LANG=C, NO_COLOR=1"
     assert line("config", config={"ctx-size": 512})[1] == "ctx-size=512"
+    found = line("config", config={"alias": {"tiny": "~/m.gguf"}, "quiet": True, "stop": ["a", "b"]})[1]
+    assert found == "alias={tiny = ~/m.gguf}, quiet=true, stop=[a, b]"
 
 
 @pytest.mark.parametrize(

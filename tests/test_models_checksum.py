@@ -51,7 +51,7 @@ def test_a_file(tmp_path: Path) -> None:
     [
         (b"<!DOCTYPE html>", "an HTML page"),
         (b"version https://git-lfs.github.com/spec/v1\nsize 123\n", "the real file is 123 bytes"),
-        (b"\x01\x02\x03\x04\x05\x06", "not a GGUF file: it starts with b'\\x01"),
+        (b"\x01\x02\x03\x04\x05\x06", "not a GGUF file: it starts with the bytes 01 02"),
         (b"PK\x03\x04", "a zip archive"),
     ],
 )

@@ -99,8 +99,8 @@ def test_reads_every_type(tmp_path: Path, version: int) -> None:
     ("data", "expected"),
     [
         (b"", "FILE is an empty file, expected a GGUF file"),
-        (b"<html>", "FILE is an HTML page; expected a GGUF file, which starts with b'GGUF'"),
-        (b"\x01\x02\x00\xffx", r"FILE is something else: it starts with b'\x01\x02\x00\xff'; expected a GGUF file"),
+        (b"<html>", 'FILE is an HTML page; expected a GGUF file, which starts with "GGUF"'),
+        (b"\x01\x02\x00\xffx", r"FILE is something else: it starts with the bytes 01 02 00 ff; expected a GGUF file"),
         (b"GGU", "FILE is a text file; expected a GGUF file"),
         (b"GGUF", "FILE is cut off: at offset 4, the version needs 4 bytes, and the file has 0 left"),
         (b"GGUF\x03\0\0\0\x01", "at offset 8, the number of tensors needs 8 bytes, and the file has 1 left"),
@@ -204,7 +204,7 @@ def test_a_cut_off_file_says_how_much_is_missing(tmp_path: Path) -> None:
     path.write_bytes(whole[: data_end - 1])
     with pytest.raises(ModelError) as caught:
         read_header(path)
-    assert f"has {data_end - 1} bytes, expected {data_end}; 1 bytes are missing" in caught.value.message
+    assert f"has {data_end - 1} bytes, expected {data_end} bytes; 1 byte is missing" in caught.value.message
     assert caught.value.hint == "the download did not finish: pull it again"
 
 

@@ -70,7 +70,7 @@ def test_what_is_wrong_is_listed_and_breaks_nothing(settings: Settings) -> None:
     found = {name: (e.headline.status, e.headline.problem) for name, e in entries(settings).items()}
     assert found.pop("good.gguf") == ("ok", None)
     clauses = {
-        "page.gguf": ("damaged", "an HTML page; expected a GGUF file, which starts with b'GGUF'"),
+        "page.gguf": ("damaged", 'an HTML page; expected a GGUF file, which starts with "GGUF"'),
         "empty.gguf": ("damaged", "an empty file, expected a GGUF file"),
         "half.gguf.part": ("incomplete", "half a download"),
         "dangling.gguf": ("incomplete", "a link to a file that is gone"),

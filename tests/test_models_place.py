@@ -76,5 +76,5 @@ def test_verify(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"wrong bytes: sha256 [0-9a-f]{{64}}, expected {DIGEST}"):
         verify(path, size_bytes=100, sha256=DIGEST)
     path.write_bytes(b"<!DOCTYPE html>\x1b[31m")
-    with pytest.raises(ModelError, match=r"it starts with b'<!DOCTYP', expected b'GGUF'"):
+    with pytest.raises(ModelError, match='it starts with "<!DOCTYP", expected "GGUF"'):
         verify(path, size_bytes=None, sha256=None)

@@ -62,6 +62,7 @@ def history_command(settings: Settings, /, **values: Any) -> None:
         reporter.notify("nothing was measured yet: llmcli bench" if not runs else "no run has such a test")
     if path and chart:
         draw(chart, path)
+        reporter.notify(f"wrote {path}")
 
 
 def _chosen(runs: Sequence[Run], values: Any) -> list[Run]:

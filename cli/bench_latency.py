@@ -79,6 +79,7 @@ def latency_command(settings: Settings, /, **values: Any) -> None:
         output.write(found.as_text())
     if path and found.points:
         draw(found.chart(), path)
+        reporter.notify(f"wrote {path}")
     if found.interrupted:
         raise UserInterruptError
     if found.error:

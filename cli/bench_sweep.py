@@ -99,6 +99,7 @@ def sweep_command(settings: Settings, /, **values: Any) -> None:
             output.write(sweep_text(sweep, verdict, options))
         if plot:
             draw(sweep_chart(sweep.tried), plot)
+            reporter.notify(f"wrote {plot}")
     if verdict is None:
         raise UserInterruptError
     if unsaved:

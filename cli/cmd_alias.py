@@ -100,10 +100,35 @@ def ls(settings: Settings, /, **values: Any) -> None:
             [{"name": name, "reference": reference, "source": source} for name, reference, source in rows]
         )
     elif rows:
-        shown = [tuple(map(printable, row)) for row in rows]
-        output.write("".join(f"{line}\n" for line in table_lines([("ALIAS", "MODEL", "FROM"), *shown], right=())))
+        shown = [(*map(printable, row), _where(row[1], settings)) for row in rows]
+        output.write("".join(f"{line}\n" for line in table_lines([("ALIAS", "MODEL", "FROM", ""), *shown], right=())))
     else:
         output.write("there are no aliases; llmcli alias set NAME MODEL makes one\n")
+
+
+def _where(reference: str, settings: Settings) -> str:
+    """A word on an alias that leads to no model here: to nothing, or to one that has to be fetched."""
+    from llmcli.base.errors import LlmcliError
+    from llmcli.models.reference import looks_like_path, parse_hub
+    from llmcli.models.resolve import resolve_here, without_aliases
+
+    try:
+        resolve_here(reference, settings)
+    except LlmcliError:
+        try:
+            meant = without_aliases(reference, settings)
+        except LlmcliError:
+            return "leads back to itself"
+        is_remote = not looks_like_path(meant) and parse_hub(_fetched_as(meant))
+        return "not fetched yet" if is_remote else "leads nowhere"
+    return ""
+
+
+def _fetched_as(meant: str) -> str:
+    from llmcli.models.catalogue import well_known
+    from llmcli.models.default_model import BUILT_IN
+
+    return BUILT_IN[meant].repo_id if meant in BUILT_IN else well_known(meant) or meant
 
 
 def _known() -> list[tuple[str, str, str]]:

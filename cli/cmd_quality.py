@@ -94,6 +94,7 @@ def command(settings: Settings, /, **values: Any) -> None:
     _print(found, values)
     if values["plot"]:
         _plot(found, Path(values["plot"]))
+        reporter.notify(f"wrote {values['plot']}")
     _hold(found, limits)
 
 

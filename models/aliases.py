@@ -86,7 +86,7 @@ def _edit(settings: Settings, change: Callable[[Any], None]) -> None:
             before, mark = _read(path)
             after, expected = _changed(before, change), _parsed(before)
             change(expected.setdefault(_SECTION, {}))
-            is_right = _parsed(after) == expected
+            is_right = _without_nothing(_parsed(after)) == _without_nothing(expected)
         except (ValueError, LookupError, TypeError, AttributeError):  # not TOML, or [alias] is something else
             is_right = False
         if not is_right:
@@ -116,8 +116,16 @@ def _changed(text: str, change: Callable[[Any], None]) -> str:
     if _SECTION not in document:
         document[_SECTION] = tomlkit.table()
     change(document[_SECTION])
+    table = document[_SECTION]
+    if not table and not table.as_string().strip():  # not even a comment is left in it
+        del document[_SECTION]
     made = tomlkit.dumps(document)
-    return made if made.endswith("\n") else made + "\n"  # which is lost where the last key goes
+    return made if not made or made.endswith("\n") else made + "\n"  # which is lost where the last key goes
+
+
+def _without_nothing(config: dict[str, Any]) -> dict[str, Any]:
+    """The same without an empty [alias]: one that is not there says no less."""
+    return {key: value for key, value in config.items() if key != _SECTION or value != {}}
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def model(scripted_model: Callable[..., Path]) -> Path:
 def test_everything(bench: Bench, model: Path, tmp_path: Path, llmcli_home: Path) -> None:
     plot = tmp_path / "ttft.svg"
     done = bench("latency", "-m", model, *QUICK, "--json", "--plot", plot)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, f"wrote {plot}\n")
     found = json.loads(done.out)
     assert [point["prefix_tokens"] for point in found["points"]] == [64, 128]
     for point in found["points"]:

@@ -42,7 +42,7 @@ def clear_winner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_json(bench: Bench, model: Path, tmp_path: Path) -> None:
     done = bench("sweep", "-m", model, *QUICK, "--json", "--plot", tmp_path / "sweep.png")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, f"wrote {tmp_path / 'sweep.png'}\n")
     found = json.loads(done.out)
     assert [one["settings"] for one in found["tried"]] == ["as it is", "-t 1 -ub 32 -fa on", "-t 1 -ub 64 -fa on"]
     assert all(one["request_s"] > 0 for one in found["tried"])

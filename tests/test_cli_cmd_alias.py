@@ -52,3 +52,24 @@ def test_bad_input(run_cli: RunCli, llmcli_home: Path) -> None:
     assert run_cli("alias", "set", "a").code == 2
     assert run_cli("alias", "set", "a\x1b[2J", "x").code == 2
     assert not (llmcli_home / "config").exists()
+
+
+def test_the_list_marks_what_is_not_here(run_cli: RunCli, llmcli_home: Path) -> None:
+    for name, reference in (("gone", "/no/such.gguf"), ("far", "o/m:Q4_0"), ("small", "qwen3-0.6b")):
+        assert run_cli("alias", "set", name, reference).code == 0
+    ends = {line.split()[0]: line.split("config")[1].strip() for line in run_cli("alias", "ls").out.splitlines()[1:]}
+    assert ends == {"gone": "leads nowhere", "far": "not fetched yet", "small": "not fetched yet"}
+
+
+def test_nothing_is_left_of_the_last_alias(run_cli: RunCli, llmcli_home: Path) -> None:
+    file = load().config_file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("temp = 0.2\n")
+    assert run_cli("alias", "set", "a", "o/m").code == 0
+    assert "[alias]" in file.read_text()
+    assert run_cli("alias", "rm", "a").code == 0
+    assert "[alias]" not in file.read_text()
+    assert "temp = 0.2" in file.read_text()
+    file.write_text('[alias]\n# mine\na = "o/m"\n')
+    assert run_cli("alias", "rm", "a").code == 0
+    assert file.read_text() == "[alias]\n# mine\n"

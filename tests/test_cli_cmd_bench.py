@@ -272,11 +272,12 @@ def test_history(bench: Bench, model: Path, tmp_path: Path) -> None:
     bench("-m", model, *QUICK)
     bench("-m", model, *QUICK, "--no-history")
     done = bench("history", "--test", "tg4", "--plot", tmp_path / "tg.svg")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, f"wrote {tmp_path / 'tg.svg'}\n")
     rows = [line.split() for line in done.out.splitlines()]
     assert [(one[0], one[3]) for one in rows[1:]] == [("@1", "tg4"), ("@2", "tg4")]
     assert "first" in rows[1]
     assert (tmp_path / "tg.svg").read_bytes().startswith(b"<?xml")
+    assert bench("history", "-q", "--test", "tg4", "--plot", tmp_path / "tg.svg").err == ""
     found = json.loads(bench("history", "--json", "--last", "1").out)
     assert [(run["number"], len(run["results"])) for run in found["runs"]] == [(2, 2)]
     assert bench("compare", "@1", "@2").code == 0

@@ -58,7 +58,7 @@ def test_the_last_line_keeps_its_end(llmcli_home: Path) -> None:
     remove_alias("b", load())
     assert path.read_text() == '[alias]\na = "1"\n'
     remove_alias("a", load())
-    assert path.read_text() == "[alias]\n"
+    assert path.read_text() == ""
     assert dict(load().aliases) == {}
 
 

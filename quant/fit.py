@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmcli.base.errors import LlmcliError, UsageError
@@ -37,6 +37,7 @@ from llmcli.quant.weights import ChosenWeights
 
 # What a tensor may become, from the largest down.
 CANDIDATES = (*USUAL_TYPES, "IQ2_S", "IQ2_XS", "IQ2_XXS")
+_SELDOM_IN_A_MATRIX = frozenset({"token_embd.weight", "output.weight"})
 _WIDEST, _HEADER_SPARE_BYTES, _NEAR = 4.5, 8 << 10, 0.8
 _PLAIN = tuple(t for t in TARGET_TYPES if t.quantizes and t.name not in {"Q1_0", "Q2_0", "TQ1_0", "TQ2_0", "MXFP4_MOE"})
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
@@ -174,22 +175,29 @@ def require_possible(
     source: Source, request: QuantizeRequest, free: Plan, *, file_bytes: int | None, bpw: float | None
 ) -> None:
     """Raise UsageError for a goal below the least size there is, which the header tells before anything is measured."""
-    least = sum(_least_bytes(t) if is_free(t, request) else t.target_bytes for t in free.tensors)
+    least, sure = (
+        sum(_least_bytes(t, without_entry) if is_free(t, request) else t.target_bytes for t in free.tensors)
+        for without_entry in (frozenset[str](), _SELDOM_IN_A_MATRIX)
+    )
     if bpw is not None and least > budget(source, free, file_bytes=None, bpw=bpw):
         bits = math.ceil(least * 800 / free.elements) / 100
-        raise UsageError(f"{bpw:g} bits per weight are too few: this model takes {bits:g} at the least")
+        raise UsageError(
+            f"{bpw:g} bits per weight are too few: this model takes {bits:g} at the least",
+            hint=f"--bpw {math.ceil(sure * 800 / free.elements) / 100:g}",
+        )
     whole = least + _beside_tensors(source, free)
     if file_bytes is not None and whole > file_bytes:
         raise UsageError(
             f"{format_bytes(file_bytes)} is too small: the least that this model takes is {format_bytes(whole)}",
-            hint=f"--fit {size_to_type(whole)}",
+            hint=f"--fit {size_to_type(sure + _beside_tensors(source, free))}",
         )
 
 
-def _least_bytes(tensor: PlannedTensor) -> int:
-    """The size of a free tensor in the smallest type it can have."""
+def _least_bytes(tensor: PlannedTensor, without_entry: Collection[str]) -> int:
+    """The size of a free tensor in the smallest type it can have; some have no entry in an importance matrix."""
     width, rows = tensor.shape[0], tensor.elements // tensor.shape[0]
-    names = [*(name for name in CANDIDATES if fits(name, width)), tensor.source_type]
+    usable = (name for name in CANDIDATES if tensor.name not in without_entry or name not in NEED_IMATRIX)
+    names = [*(name for name in usable if fits(name, width)), tensor.source_type]
     return min(nbytes(name, width, rows) for name in names)
 
 

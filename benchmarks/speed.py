@@ -29,6 +29,7 @@ from typing import Any
 LLMCLI = str(Path(sys.executable).parent / "llmcli")
 STARTUP_ROUNDS_FACTOR = 3  # starting a process is short and noisy: more rounds cost little
 CONTEXT_TOKENS = 2048
+UBATCH_TOKENS = 256  # llmcli's own; llama-bench takes 512 unasked, which is another setting and some 2% faster here
 BUSY_LOAD_PER_CPU = 0.25  # other work on this part of the machine spoils the ratios of two programs that use all of it
 # Counting goes on for ever at temperature 0, so an answer ends by length; " 1," is a token or two everywhere.
 FILLER = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, "
@@ -156,7 +157,19 @@ def rates(subject: Subject, peer: str, env: dict[str, str], rounds: int, prompt:
     def theirs(number: int) -> list[float]:
         # Both lengths are the same in every round but for the digits of the round's number.
         n_prompt, n_predict = lengths.get(number) or next(iter(lengths.values()))
-        common = [peer, "-m", subject.path, "-t", str(subject.threads), "-r", "1", "-o", "json"]
+        common = [
+            peer,
+            "-m",
+            subject.path,
+            "-t",
+            str(subject.threads),
+            "-ub",
+            str(UBATCH_TOKENS),
+            "-r",
+            "1",
+            "-o",
+            "json",
+        ]
         (prefill,) = json.loads(run([*common, "-p", str(n_prompt), "-n", "0"], env))
         (decode,) = json.loads(run([*common, "-p", "0", "-n", str(n_predict), "-d", str(n_prompt)], env))
         return [prefill["avg_ts"], decode["avg_ts"]]
@@ -174,7 +187,14 @@ def rates(subject: Subject, peer: str, env: dict[str, str], rounds: int, prompt:
 def ask(subject: Subject, prompt: str, predict: int) -> dict[str, Any]:
     """One greedy answer as `llmcli run --json` tells it."""
     command = [LLMCLI, "run", "-m", subject.path or subject.model, "--json", "--raw", "--temp", "0", "-n", str(predict)]
-    command += ["-c", str(CONTEXT_TOKENS), *(["-t", str(subject.threads)] if subject.threads else []), prompt]
+    command += [
+        "-c",
+        str(CONTEXT_TOKENS),
+        "-ub",
+        str(UBATCH_TOKENS),
+        *(["-t", str(subject.threads)] if subject.threads else []),
+        prompt,
+    ]
     answer: dict[str, Any] = json.loads(run(command))
     return answer
 

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+_SETTLE_S = 1.0  # a file system that discards what was removed is busy with that for a while
 REPO, FILE, COMMIT = "bench/model-GGUF", "model-Q8_0.gguf", "a" * 40
 
 
@@ -114,6 +115,7 @@ def measure(folder: Path, mebibytes: int, rounds: int) -> dict[str, Any]:
                 shutil.rmtree(folder / "hub", ignore_errors=True)
                 target.unlink(missing_ok=True)
                 os.sync()
+                time.sleep(_SETTLE_S)
             times["start"].append(seconds([*pull, "--dry-run"], env))
     finally:
         server.terminate()

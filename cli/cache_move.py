@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from llmcli.base.errors import ModelError, ResourceError, UsageError
+from llmcli.base.errors import LlmcliError, ModelError, ResourceError, UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
@@ -44,8 +44,8 @@ Examples:
   llmcli cache export 3fa2b1c0 /mnt/usb/prefix.kv --force
 
 \b
-Exit status: 0 done, 2 usage or the file is there, 6 the disk is full,
-1 no such prefix.""",
+Exit status: 0 done, 2 usage, 6 the disk is full, 1 no such prefix
+or the file is there.""",
 )
 @click.argument("prefix", metavar="NAME|KEY", shell_complete=complete_prefix)
 @click.argument("file", shell_complete=complete_file)
@@ -64,7 +64,7 @@ def export(settings: Settings, /, **values: Any) -> None:
     if target.exists() and not target.is_file():  # --force would put a file in the place of /dev/null
         raise UsageError(f"{printable(values['file'])} is a directory or a device; export writes a file")
     if os.path.lexists(target) and not values["force"]:
-        raise UsageError(f"{printable(values['file'])} is there already", hint="--force replaces it")
+        raise LlmcliError(f"{printable(values['file'])} is there already", hint="--force replaces it")
     with open_store(values, settings, reporter.notify) as store:
         keeper = store.keeper()
         chain = keeper.chain(values["prefix"])

@@ -109,7 +109,7 @@ def _check(values: Mapping[str, Any], limits: Sequence[Limit]) -> None:
         path = Path(values["plot"])
         check_plot(path)
         if _is_there(path) and not values["force"]:
-            raise UsageError(f"{printable(str(path))} is there already", hint="--force replaces it")
+            raise LlmcliError(f"{printable(str(path))} is there already", hint="--force replaces it")
         if not path.absolute().parent.is_dir():
             raise LlmcliError(f"the folder {printable(str(path.absolute().parent))} does not exist")
 

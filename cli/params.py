@@ -18,7 +18,7 @@ import click
 from llmcli.base.errors import UsageError
 from llmcli.base.text import decode_word
 from llmcli.base.units import parse_bytes, parse_duration
-from llmcli.engine.model import Lora
+from llmcli.engine.lora import Lora
 
 # Numbers end up in C as int32_t and float: what does not fit there would be changed in silence.
 _INT32_MAX = (1 << 31) - 1

@@ -21,7 +21,8 @@ from llmcli.engine.context import Context, Rope
 from llmcli.engine.engine import Engine, Reporter, open_engine
 from llmcli.engine.generate import End, FinishReason, Part, Run, generate_answer
 from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
-from llmcli.engine.model import Lora, Model
+from llmcli.engine.lora import Lora
+from llmcli.engine.model import Model
 from llmcli.engine.plan import Request
 from llmcli.engine.prefix_report import CacheOptions, CacheReport
 from llmcli.engine.prompt import BuiltPrompt, Overflow, PromptPart, PromptRequest, fit_prompt

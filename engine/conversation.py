@@ -23,7 +23,7 @@ from llmcli.engine.chat_notes import ChatNotes
 from llmcli.engine.chat_reply import Asked, Reply
 from llmcli.engine.context import Rope
 from llmcli.engine.engine import Engine
-from llmcli.engine.model import Lora
+from llmcli.engine.lora import Lora
 from llmcli.engine.plan import Request
 from llmcli.engine.prefix_report import CacheOptions
 from llmcli.engine.prefix_turns import TurnCache

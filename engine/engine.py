@@ -18,7 +18,8 @@ from llmcli.base.settings import Settings
 from llmcli.engine import native
 from llmcli.engine.context import Context, Rope
 from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
-from llmcli.engine.model import Lora, Model
+from llmcli.engine.lora import Lora
+from llmcli.engine.model import Model
 from llmcli.engine.plan import Request, RunPlan, make_plan
 from llmcli.engine.preflight import EngineBuild, check_build
 from llmcli.engine.session import Session

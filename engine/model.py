@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from llmcli.base.errors import ModelError, UserInterruptError
-from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.engine import native
+from llmcli.engine.lora import Lora
 from llmcli.engine.plan import RunPlan
 from llmcli.engine.tokenizer import Tokenizer
 
@@ -24,14 +24,6 @@ from llmcli.engine.tokenizer import Tokenizer
 _LOAD_MODES = {(True, False): -1, (False, False): 0, (False, True): 2, (True, True): 3}
 _ALL_LAYERS = -1
 _META_BYTES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Lora:
-    """A low-rank adapter file and the factor it is applied with."""
-
-    path: Path
-    scale: float = 1.0
 
 
 class Model:

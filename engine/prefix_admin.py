@@ -31,7 +31,7 @@ from llmcli.engine.context import AbortedError, Rope
 from llmcli.engine.engine import Engine, Reporter, open_engine
 from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
 from llmcli.engine.kv_layout import STATE
-from llmcli.engine.model import Lora
+from llmcli.engine.lora import Lora
 from llmcli.engine.plan import Request
 from llmcli.engine.prefix import PrefixCache, open_prefix_cache
 from llmcli.engine.prefix_recipe import RECIPE_PART, Recipe, StablePrefix, stable_prefix, text_of

@@ -14,7 +14,8 @@ from llmcli.cache_store.keys import Fingerprint, Scalar
 from llmcli.engine.context import Rope
 from llmcli.engine.kv_description import digest
 from llmcli.engine.kv_layout import Structure
-from llmcli.engine.model import Lora, Model
+from llmcli.engine.lora import Lora
+from llmcli.engine.model import Model
 from llmcli.engine.plan import RunPlan
 from llmcli.models.estimate import DEFAULT_UBATCH_TOKENS
 

@@ -7,10 +7,11 @@ is kept for longer than today's other programs run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llmcli.base.errors import ResourceError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_count
 from llmcli.engine.fit import run_need

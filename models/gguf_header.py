@@ -9,11 +9,11 @@ known here (see check.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmcli.base.errors import ModelError
+from llmcli.base.records import dataclass
 from llmcli.base.units import exact
 from llmcli.models.gguf_leap import leap_strings
 from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, CutOffError, Source, shown

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NoReturn
 
 from llmcli.base.errors import ModelError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.models.gguf_header import GgufHeader
 from llmcli.models.gguf_source import shown

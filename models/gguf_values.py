@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any
 
+from llmcli.base.records import dataclass
 from llmcli.models.gguf_source import U64
 
 STRING, ARRAY = 8, 9

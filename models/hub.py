@@ -14,11 +14,11 @@ import os
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from llmcli.base.errors import ModelError
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models.http_body import Body, read_span

@@ -15,12 +15,12 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import ResourceError
 from llmcli.base.files import atomic_write, file_lock
+from llmcli.base.records import dataclass
 from llmcli.models.hub_listing import is_safe_name
 from llmcli.models.library import REF_BYTES, REPO_PREFIX
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from llmcli.base.errors import ModelError
 from llmcli.base.files import file_lock
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models import hub, hub_cache

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.models.reference import parse_hub
 

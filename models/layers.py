@@ -6,8 +6,7 @@ the sizes of src/llama-hparams.cpp (n_embd_r, n_embd_s, n_embd_k_gqa).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from llmcli.base.records import dataclass
 from llmcli.models import architectures as arch
 from llmcli.models.gguf_keys import Keys
 

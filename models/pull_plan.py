@@ -7,11 +7,11 @@ machine's memory, so the caller brings a chooser.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from llmcli.base.errors import ModelError
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models import hub, hub_cache

@@ -11,7 +11,6 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import LlmcliError, ModelError, UsageError
 from llmcli.base.files import atomic_write, file_lock
+from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.models import hub

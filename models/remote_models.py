@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from llmcli.base.errors import ModelError
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes
 from llmcli.models.hub_listing import RemoteFile

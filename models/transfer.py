@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from llmcli.base.errors import ModelError, ResourceError, UserInterruptError
 from llmcli.base.files import CHUNK_BYTES
+from llmcli.base.records import dataclass
 from llmcli.base.text import printable
 from llmcli.base.units import format_bytes, format_seconds
 from llmcli.models.checksum import Checksum, WrongBytesError, check_header, refuse_other

@@ -212,7 +212,7 @@ def test_export_and_import(cache: Cache, tmp_path: Path) -> None:
     assert (done["key"], done["tokens"], done["file_bytes"]) == (saved["key"], 308, target.stat().st_size)
     assert target.stat().st_mode & 0o777 == 0o600
     code, out, err = cache("export", "fox", str(target))
-    assert (code, out, err) == (2, "", f"error: {target} is there already (--force replaces it)\n")
+    assert (code, out, err) == (1, "", f"error: {target} is there already (--force replaces it)\n")
     assert cache("export", "fox", str(target), "--force")[0] == 0
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

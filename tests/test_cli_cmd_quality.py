@@ -102,7 +102,7 @@ def test_a_picture(quality: Cli, models: Path, folder: Path) -> None:
     assert quality(*pair)[0] == 0
     assert b"<svg" in (folder / "q.svg").read_bytes()
     (folder / "q.svg").write_text("precious")
-    assert quality(*pair) == (2, "", "error: q.svg is there already (--force replaces it)\n")
+    assert quality(*pair) == (1, "", "error: q.svg is there already (--force replaces it)\n")
     assert (folder / "q.svg").read_text() == "precious"
     assert quality(*pair, "--force")[0] == 0
     assert b"<svg" in (folder / "q.svg").read_bytes()

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from llmcli.cli import cmd_completion, cmd_doctor, cmd_run, cmd_tokenize
-from llmcli.engine.model import Lora
+from llmcli.engine.lora import Lora
 from llmcli.engine.prompt import PromptPart
 from tests.fixtures.ask import REACHED, Ask
 

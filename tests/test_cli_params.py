@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llmcli.cli.params import LogitBias, LoraType, Real, Text, Utf8, Whole
-from llmcli.engine.model import Lora
+from llmcli.engine.lora import Lora
 
 # What config.toml can hold in place of what is wanted.
 TOML_VALUES = st.recursive(

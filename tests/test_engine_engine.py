@@ -17,7 +17,8 @@ from llmcli.engine import engine as engine_module
 from llmcli.engine.context import Context, Rope
 from llmcli.engine.engine import Engine, open_engine
 from llmcli.engine.interrupt import StopFlag
-from llmcli.engine.model import Lora, Model
+from llmcli.engine.lora import Lora
+from llmcli.engine.model import Model
 from llmcli.engine.plan import Request
 from llmcli.engine.preflight import EngineBuild
 from llmcli.engine.sampling import Sampler, Sampling

@@ -10,7 +10,8 @@ import pytest
 from llmcli.base.errors import ModelError, UserInterruptError
 from llmcli.engine import native
 from llmcli.engine.context import Context
-from llmcli.engine.model import Lora, Model
+from llmcli.engine.lora import Lora
+from llmcli.engine.model import Model
 from llmcli.engine.session import Session
 from tests.fixtures.engines import tiny_plan
 from tests.fixtures.lora import write_lora

@@ -13,7 +13,7 @@ import pytest
 
 from llmcli.base.settings import load
 from llmcli.engine.context import Rope
-from llmcli.engine.model import Lora
+from llmcli.engine.lora import Lora
 from llmcli.engine.prefix import open_prefix_cache
 from llmcli.engine.prefix_report import CacheOptions
 from tests.fixtures.lora import write_key_lora

@@ -84,6 +84,8 @@ class Context(NativeContext):
                 f"{printable(reason)}",
                 hint="a smaller -c, or -ctk q8_0 -ctv q8_0",
             )
+        # The tokens that fit: what the plan asked for (llama.cpp may round its own figure up, never down).
+        self.n_ctx = min(plan.n_ctx, int(self._lib.llama_n_ctx(self.handle)))
         self._memory = self._lib.llama_get_memory(self.handle)
         self._make_batch(plan.n_ubatch, SEQUENCE)
         model.apply_loras(self.handle)
@@ -108,11 +110,6 @@ class Context(NativeContext):
     def _sequences(self) -> int:
         return sequences_for(has_window=bool(self.model.window_tokens), swa_full=self.plan.swa_full)
 
-    @property
-    def n_ctx(self) -> int:
-        """The tokens that fit: what the plan asked for (llama.cpp may round its own figure up, never down)."""
-        return min(self.plan.n_ctx, int(self._lib.llama_n_ctx(self.handle)))
-
     def decode(self, tokens: Sequence[int], position: int, *, want_logits: bool) -> None:
         """Compute `tokens` (at most n_ubatch) at `position` and those after it; logits of the last one on request.
 
@@ -120,11 +117,7 @@ class Context(NativeContext):
         this call are removed again, so the cache holds exactly the `position` tokens before it, or, with recurrent
         memory, nothing: `length` tells.
         """
-        batch, count = self._batch, len(tokens)
-        batch.n_tokens = count
-        for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i], batch.logits[i] = token, position + i, 0
-        batch.logits[count - 1] = want_logits
+        batch = self._filled(tokens, position, wanted=int(want_logits))
         if (status := self._lib.llama_decode(self.handle, batch)) == _DONE:
             return
         if not self.remove_from(position):  # recurrent memory cannot step back: nothing of it is left to trust
@@ -132,7 +125,7 @@ class Context(NativeContext):
         if status == _ABORTED or self.stop.is_set():
             raise AbortedError("interrupted")
         if status == _NO_ROOM:
-            raise LlmcliError(f"the KV cache has no room for {count} tokens at position {position}")
+            raise LlmcliError(f"the KV cache has no room for {len(tokens)} tokens at position {position}")
         reason = native.LOG.last_error() or f"status {status}"
         raise LlmcliError(f"llama.cpp failed to decode: {printable(reason)}", hint="run again with -v for its log")
 

@@ -82,11 +82,7 @@ class Evaluator(NativeContext):
 
         Raises AbortedError where the stop flag was set, what a watcher has raised, LlmcliError where llama.cpp fails.
         """
-        batch, count = self._batch, len(tokens)
-        batch.n_tokens = count
-        for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i], batch.logits[i] = token, position + i, i >= count - wanted
-        status = self._lib.llama_decode(self.handle, batch)
+        status = self._lib.llama_decode(self.handle, self._filled(tokens, position, wanted=wanted))
         if self._watcher:
             self._watcher.raise_failure()
         if status == _ABORTED or self.stop.is_set():

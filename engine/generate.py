@@ -209,7 +209,8 @@ def generate_answer(
     """The answer in parts: what is thinking and what is meant for the reader."""
     for item in generate_text(run, stops=stops, visible=visible):
         if isinstance(item, str):
-            yield from (Part(kind, text) for kind, text in splitter.push(item))
+            for kind, text in splitter.push(item):
+                yield Part(kind, text)
             continue
         yield from (Part(kind, text) for kind, text in splitter.finish())
         yield item

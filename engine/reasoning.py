@@ -78,6 +78,8 @@ class ReasoningSplitter:
 
     def push(self, text: str) -> list[tuple[Kind, str]]:
         """The pieces that are certain now; what may be the beginning of a tag waits."""
+        if self._place == "inside" and text and not (self._closings or self._buffer or "\n" in text):
+            return [("text", text)]  # most tokens of most answers: nothing here can be a tag, or come before one
         self._buffer += text
         return _joined(self._pieces(final=False))
 

@@ -25,6 +25,8 @@ class StopMatcher:
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that may be shown, and whether the answer ends here. After the end everything is swallowed."""
+        if not self._stops:
+            return text, False
         if self.matched is not None:
             return "", True
         buffer = self._held + text

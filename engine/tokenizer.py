@@ -40,6 +40,7 @@ class Tokenizer:
         self.n_vocab: int = self._lib.llama_vocab_n_tokens(vocab)
         self._has_text = self._lib.llama_vocab_type(vocab) != _NO_VOCABULARY
         self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
 
     @property
     def bos(self) -> int | None:
@@ -130,7 +131,9 @@ class Tokenizer:
 
     def is_end(self, token: int) -> bool:
         """Whether `token` ends a generation (any end-of-generation token, not EOS alone)."""
-        return bool(self._lib.llama_vocab_is_eog(self.handle, token))
+        if (found := self._ends.get(token)) is None:
+            found = self._ends[token] = bool(self._lib.llama_vocab_is_eog(self.handle, token))
+        return found
 
     @functools.cached_property
     def special(self) -> SpecialIds:

@@ -21,16 +21,22 @@ class Utf8Assembler:
         # Python's own incremental decoder follows the Unicode advice on maximal subparts, as bytes.decode does:
         # a byte that cannot continue a character ends it at once, and only true prefixes wait.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._waits = False
         self.lost = False
 
     def push(self, data: bytes) -> str:
         """The text that `data` completes."""
-        return self._decode(data, final=False)
+        if not self._waits and data.isascii():
+            return data.decode("ascii")
+        text = self._decode(data, final=False)
+        self._waits = bool(self._decoder.getstate()[0])
+        return text
 
     def finish(self) -> str:
         """What is left: "" or one replacement character for an unfinished one. Ready for new text afterwards."""
         text = self._decode(b"", final=True)
         self._decoder.reset()
+        self._waits = False
         return text
 
     def _decode(self, data: bytes, *, final: bool) -> str:

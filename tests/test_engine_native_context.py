@@ -16,7 +16,7 @@ class Made(NativeContext):
     def __init__(self, freed: list[Any], *, fails: bool = False) -> None:
         if fails:
             raise ValueError("no context")
-        batch = SimpleNamespace(n_seq_id=[0] * 3, seq_id=[[9], [9], [9]])
+        batch = SimpleNamespace(n_seq_id=[0] * 3, seq_id=[[9], [9], [9]], token=[9] * 3, pos=[9] * 3, logits=[9] * 3)
         self._lib = SimpleNamespace(
             llama_batch_init=lambda *_: batch, llama_batch_free=lambda _: freed.append("batch"), llama_free=freed.append
         )
@@ -33,6 +33,16 @@ def test_it_is_freed_once() -> None:
     context.close()
     del context
     assert freed == ["batch", 7]
+
+
+def test_a_batch_asks_for_the_logits_of_the_last_ones() -> None:
+    with Made([]) as context:
+        batch = context._filled([5, 6], 40, wanted=1)
+        assert (batch.n_tokens, batch.token, batch.pos, batch.logits) == (2, [5, 6, 9], [40, 41, 9], [False, True, 9])
+        batch = context._filled([7, 8, 9], 42, wanted=2)
+        assert (batch.token, batch.pos, batch.logits) == ([7, 8, 9], [42, 43, 44], [False, True, True])
+        context._filled([1], 45, wanted=0)
+        assert (batch.n_tokens, batch.logits[0]) == (1, False)
 
 
 def test_one_that_was_never_made_is_not_freed() -> None:

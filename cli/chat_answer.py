@@ -46,11 +46,10 @@ class AnswerView:
             text = text.lstrip("\n")
             self._begun = bool(text)
         self._stream.push(text)
-        self._rows += self._stream.take(width, most_rows)
 
-    def take(self) -> list[Text]:
-        """The rows that are finished and were not given out yet."""
-        rows, self._rows = self._rows, []
+    def take(self, width: int, most_rows: int) -> list[Text]:
+        """The rows that are finished and were not given out yet. Once for a frame: it looks at the whole paragraph."""
+        rows, self._rows = self._rows + self._stream.take(width, most_rows), []
         return rows
 
     def rows_in_progress(self, width: int) -> list[Text]:
@@ -68,7 +67,7 @@ class AnswerView:
         """The rows of an answer that is there already."""
         self.push(Part("text", text), width, _NO_LIMIT)
         self.finish(width, _NO_LIMIT)
-        return self.take()
+        return self.take(width, _NO_LIMIT)
 
     def unfold(self, width: int) -> None:
         """Show what was hidden of the thinking so far, and go on showing it."""

@@ -124,7 +124,7 @@ class ChatDisplay:
 
     def _print_finished(self) -> None:
         if self._answer:
-            self._screen.print(self._answer.take())
+            self._screen.print(self._answer.take(self._screen.width, self._screen.live_rows))
 
     @property
     def _look(self) -> Look:

@@ -7,10 +7,11 @@ the status. Knows how to draw and nothing of conversations. Everything here runs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.formatted_text import ANSI, AnyFormattedText
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.key_binding import KeyBindingsBase
 from prompt_toolkit.layout import Layout
 from prompt_toolkit.layout.containers import ConditionalContainer, HSplit, VerticalAlign, Window
@@ -43,6 +44,7 @@ class ChatScreen:
         self.styled = not settings.no_color
         self._painter = AnsiPainter(styled=self.styled)
         self._live, self._queued, self._status = "", list[str](), ""
+        self._live_pieces: StyleAndTextTuples = []
         self._out = ChatOutput(term=settings.environment.get("TERM"), styled=self.styled)
         self.app: Application[int] = Application(
             layout=Layout(self._layout(editor), focused_element=editor.window),
@@ -85,7 +87,8 @@ class ChatScreen:
         if live.count("\n") < self._live.count("\n") or (self._live and not live):
             self._out.held = True
             self.app.renderer.erase()  # what was drawn never shrinks by itself
-        self._live = live
+        if live != self._live:
+            self._live, self._live_pieces = live, _pieces(live)
         self.app.invalidate()
 
     def queue(self, texts: Sequence[str]) -> None:
@@ -106,7 +109,7 @@ class ChatScreen:
     def _layout(self, editor: Editor) -> HSplit:
         return HSplit(
             [
-                _rows(lambda: ANSI(self._live), lambda: bool(self._live)),
+                _rows(lambda: self._live_pieces, lambda: bool(self._live)),
                 _rows(self._queued_text, lambda: bool(self._queued), "class:queued"),
                 *editor.containers,
                 _rows(lambda: self._status, lambda: bool(self._status), "class:status"),
@@ -118,6 +121,12 @@ class ChatScreen:
         lines = [f"next: {text}" for text in self._queued[:_MOST_QUEUED]]
         more = len(self._queued) - _MOST_QUEUED
         return "\n".join([*lines, f"and {more} more"] if more > 0 else lines)
+
+
+def _pieces(text: str) -> StyleAndTextTuples:
+    """Text with escape sequences, in few pieces: the parser makes one of every character, each drawn by itself."""
+    parsed = to_formatted_text(ANSI(text))
+    return [(style, "".join(piece[1] for piece in same)) for style, same in groupby(parsed, key=lambda piece: piece[0])]
 
 
 def _rows(text: AnyFormattedText, wanted: Callable[[], bool], style: str = "") -> ConditionalContainer:

@@ -16,7 +16,7 @@ def finished(view: AnswerView, parts: list[Part]) -> list[str]:
     for part in parts:
         view.push(part, 40, 8)
     view.finish(40, 8)
-    return plain(view.take())
+    return plain(view.take(40, 8))
 
 
 def plain(rows: list[Text]) -> list[str]:

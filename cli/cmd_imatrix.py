@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,8 @@ def command(settings: Settings, /, **values: Any) -> None:
     """
     reporter = StderrReporter(settings, quiet=values["quiet"], verbose=values["verbose"])
     native.LOG.listen(reporter.native_log)
+    if (values["output"] or "").endswith(os.sep):
+        raise UsageError(f"-o {printable(values['output'])} names a folder", hint="name the file in it")
     if values["show_statistics"]:
         _show_statistics(_statistics_file(values), values)
         return

@@ -139,6 +139,7 @@ def test_experts_without_data_are_told(imatrix: Cli, tmp_path: Path) -> None:
         (["MODEL", "-f", "text.txt", "-o", "text.txt", "--force"], 1, "are the same file"),
         (["MODEL", "-f", "text.txt", "-o", "old.gguf"], 1, "old.gguf is there already (--force"),
         (["MODEL", "-f", "text.txt", "-o", "none/m.gguf", "-c", "64"], 1, "does not exist"),
+        (["MODEL", "-f", "text.txt", "-o", "new/"], 2, "-o new/ names a folder (name the file in it)"),
         (["--in-file", "DATA"], 2, "there is no name for the sum (-o FILE)"),
         (["--in-file", "text.txt", "-o", "x.gguf"], 3, "no importance matrix"),
         (["--in-file", "MODEL", "-o", "x.gguf"], 3, "is a GGUF file, but no importance matrix"),

@@ -17,7 +17,8 @@ from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_count, format_seconds
 from llmcli.engine import native
-from llmcli.engine.context import Context, Rope
+from llmcli.engine.account import ContextLimit, rate, sampler_json, visible_tokens
+from llmcli.engine.context import Rope
 from llmcli.engine.engine import Engine, Reporter, open_engine
 from llmcli.engine.generate import End, FinishReason, Part, Run, generate_answer
 from llmcli.engine.interrupt import StopFlag, stop_on_interrupt
@@ -26,7 +27,7 @@ from llmcli.engine.model import Model
 from llmcli.engine.plan import Request
 from llmcli.engine.prefix_report import CacheOptions, CacheReport
 from llmcli.engine.prompt import BuiltPrompt, Overflow, PromptPart, PromptRequest, fit_prompt
-from llmcli.engine.reasoning import ReasoningSplitter, visible_texts
+from llmcli.engine.reasoning import ReasoningSplitter
 from llmcli.engine.sampling import Sampler, Sampling
 from llmcli.engine.tokenizer import Tokenizer
 
@@ -69,7 +70,7 @@ class Answer:
         self._engine, self._request, self._prompt, self._run, self._prefix = engine, request, prompt, run, prefix
         self._settled = False
         self._end: End | None = None
-        self._if_full = context_full(engine.context, shifts=request.overflow == "shift")
+        self._limit = ContextLimit(engine.context, shifts=request.overflow == "shift")
         self.text = ""
         self.reasoning = ""
 
@@ -113,9 +114,7 @@ class Answer:
     @property
     def full_note(self) -> str | None:
         """That the context, and not `max_tokens`, ended the answer, and what moves that; None where it did not."""
-        most = self._request.max_tokens
-        is_full = self.finish_reason == "length" and (most is None or self.completion_tokens < most)
-        return self._if_full if is_full else None
+        return self._limit.note(self.finish_reason, self._request.max_tokens, self.completion_tokens)
 
     @property
     def completion_tokens(self) -> int:
@@ -320,30 +319,6 @@ class _Shifts:
             self._reporter.notify(f"the context was full {len(self._counts):,} times: {total} were dropped in all")
 
 
-def context_full(context: Context, *, shifts: bool) -> str:
-    """That the context ended an answer, and what moves the limit. `shifts`: it goes on where it can."""
-    shift = "" if shifts or not context.can_shift() else ", or --on-overflow shift"
-    return f"cut off: the context of {format_count(context.n_ctx, 'token')} is full (a larger -c{shift})"
-
-
 def _keep(tokenizer: Tokenizer) -> int:
     """The tokens a context shift never drops: BOS, which many models cannot do without."""
     return 1 if tokenizer.adds_bos else 0
-
-
-def visible_tokens(tokenizer: Tokenizer) -> frozenset[int]:
-    """Control tokens whose text marks thinking: they must be seen by the splitter."""
-    texts = {token: tokenizer.text_of(token) for token in tokenizer.special.control}
-    wanted = visible_texts(texts.values())
-    return frozenset(token for token, text in texts.items() if text in wanted)
-
-
-def sampler_json(sampling: Sampling) -> dict[str, Any]:
-    """The settings that decide the choice of tokens, for `--json`."""
-    names = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "mirostat")
-    return {name: getattr(sampling, name) for name in names} | {"grammar": sampling.grammar is not None}
-
-
-def rate(tokens_per_second: float | None) -> str:
-    """The rate in parentheses, ` (123 tok/s)`; nothing where there is none."""
-    return f" ({tokens_per_second:.0f} tok/s)" if tokens_per_second else ""

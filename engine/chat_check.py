@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from llmcli.engine.answer import visible_tokens
+from llmcli.engine.account import visible_tokens
 from llmcli.engine.reasoning import ReasoningSplitter, opening_tag_at_end
 from llmcli.engine.tokenizer import Tokenizer
 from llmcli.sessions.turns import History, Turn

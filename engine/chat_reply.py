@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmcli.base.units import format_count, format_seconds
 from llmcli.engine import native
-from llmcli.engine.answer import context_full, rate, sampler_json, visible_tokens
+from llmcli.engine.account import ContextLimit, rate, sampler_json, visible_tokens
 from llmcli.engine.chat_layout import Laid, aligned
 from llmcli.engine.engine import Engine
 from llmcli.engine.generate import End, FinishReason, Part, Run, Timings, generate_answer
@@ -56,7 +56,7 @@ class Reply:
         self.cache_report = CacheReport("off")
         self.notes: tuple[str, ...] = ()
         self._is_recorded = False
-        self._if_full = context_full(conversation.engine.context, shifts=conversation.overflow == "shift")
+        self._limit = ContextLimit(conversation.engine.context, shifts=conversation.overflow == "shift")
 
     @property
     def user(self) -> str:
@@ -87,9 +87,7 @@ class Reply:
     @property
     def full_note(self) -> str | None:
         """The same where it was the context; None where it was the limit of tokens."""
-        most = self._asked.max_tokens
-        is_full = self.finish_reason == "length" and (most is None or self.completion_tokens < most)
-        return self._if_full if is_full else None
+        return self._limit.note(self.finish_reason, self._asked.max_tokens, self.completion_tokens)
 
     @property
     def prompt_tokens(self) -> int:

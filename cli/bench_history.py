@@ -97,7 +97,7 @@ def _text(runs: Sequence[Run]) -> str:
         for run in runs
         for row in run.rows
     ]
-    return table(("run", "time", "model", "test", "t/s", "threads", "label", ""), rows, left=4)
+    return table(("run", "time", "model", "test", "t/s", "threads", "label", "warned"), rows, left=4)
 
 
 def _chart(runs: Sequence[Run]) -> Chart:

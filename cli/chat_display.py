@@ -68,7 +68,7 @@ class ChatDisplay:
         rows = [Text(GREETING, QUIET)]
         if turns := conversation.history.turns:
             count = format_count(len(turns), "turn")
-            rows.append(Text(f"this conversation has {count}; the last one was:", QUIET))
+            rows += in_columns(Text(f"this conversation has {count}; the last one was:", QUIET), self._screen.width)
             rows += [Text(), *_echo(turns[-1].user, self._screen.width)]
             rows += AnswerView(self._look, shows_thinking=False).whole(turns[-1].text, self._screen.width)
         self._screen.print([*rows, Text()])

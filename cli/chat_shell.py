@@ -18,6 +18,7 @@ from llmcli.cli.reporter import StderrReporter
 from llmcli.engine.chat_reply import Reply
 from llmcli.engine.conversation import Conversation
 from llmcli.sessions.library import Library
+from llmcli.sessions.names import is_dated
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,9 @@ class ChatShell:
         name, path = conversation.name, conversation.log.path
         if name is None or path is None or not path.exists() or not conversation.history.turns:
             return None
-        is_last = self.library.last() == name
-        return f"session {name}: llmcli chat " + ("--continue" if is_last else f"--session {shlex.quote(name)}")
+        # A name that the user chose says more than "the last one", and holds on when there is another last one.
+        goes_on = self.library.last() == name and is_dated(name)
+        return f"session {name}: llmcli chat " + ("--continue" if goes_on else f"--session {shlex.quote(name)}")
 
     def open_fork(self, name: str) -> None:
         """Copy the conversation to a new session and go on there; the old one stays as it is."""

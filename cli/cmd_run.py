@@ -10,6 +10,7 @@ import click
 
 from llmcli.base.errors import LimitMissedError, UsageError, UserInterruptError
 from llmcli.base.settings import Settings
+from llmcli.base.units import format_count
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_from, cache_options, saved_prefix
 from llmcli.cli.complete import complete_prefix, complete_session
@@ -221,6 +222,6 @@ def _finish(result: Answer | Reply, values: Mapping[str, Any], reporter: StderrR
         raise UserInterruptError
     if result.finish_reason == "length" and values["fail_on_length"]:
         raise LimitMissedError(
-            f"the answer was cut after {result.completion_tokens:,} tokens", hint="a larger -n or -c"
+            f"the answer was cut after {format_count(result.completion_tokens, 'token')}", hint="a larger -n or -c"
         )
     return 0

@@ -37,4 +37,8 @@ def confirmed(question: str, plan: Sequence[str], values: Mapping[str, Any]) -> 
     if not (output.is_terminal(_STDIN) and output.is_terminal(_STDERR)):
         raise UsageError("nothing was removed: this asks first, and there is no terminal", hint="--yes, or --dry-run")
     output.stderr_text(f"{question} [y/N] ")
-    return output.read_line().strip().lower() in _YES
+    try:
+        return output.read_line().strip().lower() in _YES
+    except KeyboardInterrupt:
+        output.stderr_text("\n")  # the terminal has put ^C behind the question
+        raise

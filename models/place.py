@@ -43,11 +43,18 @@ def require_free(folder: Path, needed_bytes: int, *, move_with: str) -> None:
 
 
 def as_disk_error(error: OSError, folder: Path, *, move_with: str) -> LlmcliError | None:
-    """The error to report where `error` means a full disk or a folder that cannot be written; None for any other."""
+    """The error to report where `error` means a full disk, one that takes no file of this size, or a folder that
+    cannot be written; None for any other.
+    """
     where = printable(str(error.filename or folder))
     if error.errno in _FULL:
         return ResourceError(
             f"the disk is full at {where}", hint=f"make room there, or set {move_with} to a folder on another disk"
+        )
+    if error.errno == errno.EFBIG:
+        return ResourceError(
+            f"the file is too large for the disk at {where}",
+            hint=f"FAT holds files up to 4 GiB, and ulimit -f may set a limit; or set {move_with} to another disk",
         )
     if error.errno in _UNWRITABLE:
         return LlmcliError(

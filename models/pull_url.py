@@ -81,7 +81,8 @@ def addresses_of(url: str, *, trusted: bool) -> tuple[str, ...]:
     Raises UsageError for an address that names no .gguf file, or would be fetched without any protection.
     """
     parts, name = urlsplit(url), _file_name(url)
-    if not parts.hostname or not name.lower().endswith(SUFFIX) or not is_safe_name(name) or name.startswith("."):
+    is_name = is_safe_name(name) and "/" not in name and not name.startswith(".")
+    if not parts.hostname or not name.lower().endswith(SUFFIX) or not is_name:
         raise UsageError(f"{_shown(url)} is not the address of a .gguf file", hint="https://HOST/PATH/NAME.gguf")
     if parts.scheme.lower() == "http" and parts.hostname not in _LOOPBACK and not trusted:
         raise UsageError(

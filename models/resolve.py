@@ -31,7 +31,7 @@ from llmcli.models.reference import (
 )
 
 _MAX_ALIASES = 8
-_TABLE_ROWS = 40
+_TABLE_ROWS = 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ Knows nothing of hubs and caches: an `opener` yields the body of an answer that 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from llmcli.base.errors import ModelError, ResourceError, UserInterruptError
+from llmcli.base.errors import LlmcliError, ModelError, ResourceError, UserInterruptError
 from llmcli.base.files import CHUNK_BYTES
 from llmcli.base.records import dataclass
 from llmcli.base.text import printable
@@ -30,8 +31,10 @@ from llmcli.models.progress import Progress
 
 Opener: TypeAlias = Callable[[int], AbstractContextManager[Body]]
 GO_ON = "the same command goes on from there"
-# Between tries that brought nothing; one that brought bytes starts the row again. A server's own wish counts instead.
+# Between tries that brought next to nothing; one that brought more starts the row again. A server's own wish counts
+# instead. More: a hundredth of the file, or this.
 PAUSES_S = (0.2, 1.0, 3.0, 8.0)
+_STEP_BYTES = 64 << 10
 _MOST_WAIT_S = 60.0
 _START_BYTES = 512  # enough to recognise what is no model
 
@@ -96,6 +99,7 @@ class _Transfer:
         self._file: BinaryIO | None = None
         self._done = 0
         self._ended = False
+        self._cannot_go_on = False  # the server has sent the whole where the rest was asked for
         # A thread for the checksum: it takes a third of the time that writing does, and the two go side by side.
         self._hasher = ThreadPoolExecutor(1)
         self._hashing: Future[None] | None = None
@@ -158,7 +162,7 @@ class _Transfer:
             try:
                 self._attempt()
             except TransientError as error:
-                failures = 1 if self._done > before else failures + 1
+                failures = 1 if self._done - before > self._least_step else failures + 1
                 pause_s = error.wait_s if error.wait_s is not None else [*PAUSES_S, _MOST_WAIT_S][failures - 1]
                 if failures > len(PAUSES_S) or pause_s > _MOST_WAIT_S:
                     raise self._given_up(error) from None
@@ -166,8 +170,12 @@ class _Transfer:
                 if self._stop.wait(pause_s):
                     raise UserInterruptError from None
 
+    @property
+    def _least_step(self) -> int:
+        return min(_STEP_BYTES, (self._size_bytes or 0) // 100)
+
     def _given_up(self, error: TransientError) -> TransientError:
-        if not self._done:
+        if not self._done or self._cannot_go_on:
             return error
         return TransientError(f"{error.message}; {self._kept()}", hint=f"{GO_ON}: {error.hint}")
 
@@ -207,6 +215,7 @@ class _Transfer:
             raise broke_off(self._wanted.name, "the server has no such part of it")
         if self._done:
             self._notify(f"{self._wanted.name} has changed, or its server cannot go on: fetching it from the start")
+            self._cannot_go_on = True
             self._start_over()
         return body.length
 
@@ -254,12 +263,17 @@ class _Transfer:
             self._hashing = None
 
     def _disk_error(self, error: OSError) -> Exception:
+        """Never an OSError: one that came out of here would be taken for a line that broke off, and tried again."""
         error.filename = error.filename or str(self._part)
         found = as_disk_error(error, self._part.parent, move_with=self._wanted.move_with)
+        kept = f"; {self._kept()}" if self._done else ""
+        if error.errno == errno.EFBIG and isinstance(found, ResourceError):
+            return ResourceError(f"{found.message}{kept}", hint=found.hint)
         if isinstance(found, ResourceError):
             hint = f"make room and give the same command again; or set {self._wanted.move_with} to another disk"
-            return ResourceError(f"{found.message}; {self._kept()}", hint=hint)
-        return found or error
+            return ResourceError(f"{found.message}{kept}", hint=hint)
+        where = printable(str(error.filename))
+        return found or LlmcliError(f"cannot write {where}: {error.strerror or error}{kept}")
 
     def _start_over(self) -> None:
         self._settle()

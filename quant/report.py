@@ -70,9 +70,10 @@ def fallback_line(plan: Plan, *, done: bool) -> str | None:
         return None
     pairs = Counter((t.wanted_type, t.target_type) for t in plan.fallbacks).most_common()
     shown = ", ".join(f"{wanted} -> {got} ({count})" for (wanted, got), count in pairs)
+    its = "its" if len(plan.fallbacks) == 1 else "their"
     return (
         f"{format_count(len(plan.fallbacks), 'tensor')} ({plan.fallback_share:.0%} of the weights) "
-        f"{'became' if done else 'would become'} another type because of their shape: {shown}"
+        f"{'became' if done else 'would become'} another type because of {its} shape: {shown}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 from datetime import datetime
 
@@ -9,6 +10,7 @@ from llmcli.base.errors import UsageError
 from llmcli.base.text import printable
 
 _MOST_BYTES = 100
+_DATED = re.compile(r"\d{4}-\d\d-\d\d-\d{4}(-\d+)?")
 _FORBIDDEN = set('/\\:*?"<>|')  # paths, and what file systems of other machines refuse
 
 
@@ -31,6 +33,11 @@ def _trouble(name: str) -> str | None:
     if name[0] in ".-" or name != name.strip() or name.endswith("."):
         return "it begins with a dot, a dash or a space, or ends with a dot or a space"
     return None
+
+
+def is_dated(name: str) -> bool:
+    """Whether it looks like a `dated_name`, which nobody chose."""
+    return _DATED.fullmatch(name) is not None
 
 
 def dated_name(taken: Container[str], now: datetime) -> str:

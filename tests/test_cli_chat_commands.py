@@ -198,10 +198,13 @@ def test_sessions_fit_the_screen(shell: ChatShell) -> None:
 
 
 def test_the_way_back(shell: ChatShell) -> None:
-    assert shell.way_back() == "session s: llmcli chat --continue"
+    assert shell.way_back() == "session s: llmcli chat --session s"  # a name that the user chose
+    shell.open_fork("2026-11-30-0915-2")
+    ask(shell.conversation, "And now?")
+    assert shell.way_back() == "session 2026-11-30-0915-2: llmcli chat --continue"
     library().copy(shell.conversation.log, "newer")
     os.utime(library().path("newer"), (1 << 31, 1 << 31))
-    assert shell.way_back() == "session s: llmcli chat --session s"
+    assert shell.way_back() == "session 2026-11-30-0915-2: llmcli chat --session 2026-11-30-0915-2"
     shell.do("/clear")
     assert shell.way_back() is None
 

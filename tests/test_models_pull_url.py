@@ -191,7 +191,12 @@ def test_all_parts_of_a_split_model(web: tuple[Web, str]) -> None:
     "url",
     [
         *("https://example.org/", "https://example.org/model.bin", "https:///m.gguf", "http://example.org/m.gguf"),
-        *("https://example.org/..%2fm.gguf", "https://example.org/%1b.gguf", "https://example.org/.gguf"),
+        *(
+            "https://example.org/..%2fm.gguf",
+            "https://example.org/a%2Fm.gguf",
+            "https://example.org/%1b.gguf",
+            "https://example.org/.gguf",
+        ),
     ],
 )
 def test_addresses_that_are_refused(url: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from llmcli.base.errors import LlmcliError, ModelError, ResourceError, UserInterruptError
+from llmcli.base.units import format_bytes
 from llmcli.models import transfer
 from llmcli.models.hub_errors import TransientError
 from llmcli.models.progress import SilentProgress
@@ -194,11 +195,60 @@ def test_a_full_disk_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.Mon
         run(tmp_path / "part", Server(step=500))
     assert caught.value.exit_code == 6
     assert "the disk is full at " in caught.value.message
-    assert "are kept" in caught.value.message
+    kept = f"; {format_bytes(at)} of {format_bytes(len(CONTENT))} are kept" if at else "part"
+    assert caught.value.message.endswith(kept)
     monkeypatch.undo()
     server = Server()
     assert run(tmp_path / "part", server) == DIGEST
     assert server.offsets == [at]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(errno.EFBIG, 6, "the file is too large for the disk at "), (errno.EIO, 1, "cannot write ")],
+)
+def test_a_disk_that_fails_is_no_line_that_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, said: str
+) -> None:
+    real = transfer._Transfer._write
+
+    def fails(self: Any, piece: memoryview) -> None:
+        if self._done:
+            raise OSError(number, "no")
+        real(self, piece)
+
+    monkeypatch.setattr(transfer._Transfer, "_write", fails)
+    server = Server(step=1024)
+    with pytest.raises(LlmcliError) as caught:
+        run(tmp_path / "part", server)
+    assert (caught.value.exit_code, server.offsets) == (code, [0])
+    assert caught.value.message.startswith(said)
+    assert "are kept" in caught.value.message
+
+
+def test_a_server_that_sends_next_to_nothing_at_a_time_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "PAUSES_S", (0.0, 0.0))
+    server = Server(cuts=(600, *[20] * 50))
+    with pytest.raises(TransientError, match="are kept"):
+        run(tmp_path / "part", server)
+    assert server.offsets == [0, 600, 620]
+    assert run(tmp_path / "part", Server(cuts=(60,) * 30)) == DIGEST
+
+
+def test_what_a_server_cannot_go_on_from_is_not_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "PAUSES_S", (0.0, 0.0))
+    with pytest.raises(TransientError) as caught:
+        fetch(
+            wanted(),
+            tmp_path / "part",
+            Server(cuts=(900,) * 9, no_range=True),
+            task=SilentProgress(),
+            notify=lambda _: None,
+        )
+    assert "kept" not in caught.value.message
+    assert "goes on" not in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("put_back", [None, b"", CONTENT + b"x"])

@@ -209,8 +209,8 @@ def test_a_disk_that_fills_up_in_between(wheel_path: Path, target: Path, tmp_pat
             sys.exit(error.exit_code)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "File too large" in done.stdout
+    assert (done.returncode, done.stderr) == (6, "")
+    assert done.stdout.startswith("the file is too large for the disk at ")
     assert os.listdir(target.parent) == [".fetch.lock"]
 
 

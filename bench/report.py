@@ -38,6 +38,9 @@ _WIDTHS: Mapping[str, tuple[int, bool]] = {
     "% bw": (6, True),
     "% peak": (6, True),
 }
+# Where a line is too long for the terminal: narrower columns, then fewer of them, the first of these first.
+_NARROW: Mapping[str, int] = {"model": 24, "test": 12, "t/s": 16}
+_LESS_NEEDED = ("params", "backend", "size", "peak", "threads", "load")
 # Columns that are there only where a trial asks for something: column -> field of the request and its default.
 _ASKED = {
     "n_batch": ("n_batch", None),
@@ -61,33 +64,53 @@ class Report(Protocol):
         """What stands behind them."""
 
 
-def make_report(format_name: str, trials: Sequence[Trial], *, roofline: bool = False) -> Report:
-    """The report of this format, for results of these trials."""
+def make_report(
+    format_name: str, trials: Sequence[Trial], *, roofline: bool = False, columns: int | None = None
+) -> Report:
+    """The report of this format, for results of these trials; the table fits `columns`, where there is such an edge."""
     if format_name == "md":
-        return _Markdown(trials, roofline=roofline)
+        return _Markdown(trials, roofline=roofline, columns=columns)
     kinds: Mapping[str, Callable[[], Report]] = {"csv": _Csv, "json": _Json, "jsonl": _JsonLines, "sql": _Sql}
     return kinds[format_name]()
 
 
 class _Markdown:
-    def __init__(self, trials: Sequence[Trial], *, roofline: bool) -> None:
+    def __init__(self, trials: Sequence[Trial], *, roofline: bool, columns: int | None) -> None:
         asked = [name for name, (field, usual) in _ASKED.items() if _is_asked(trials, field, usual)]
         self._layers = any(trial.request.n_gpu_layers is not None for trial in trials)
         self._columns = ["model", "size", "params", "backend", *(["ngl"] * self._layers), "threads", *asked]
         self._columns += ["test", "t/s", "load", "peak", *(["% bw", "% peak"] * roofline)]
+        self._widths = {name: _WIDTHS[name][0] for name in self._columns}
+        if columns is not None and self._line_columns() > columns:
+            self._make_narrow(columns)
         self._last: Row | None = None
         self._notes: dict[str, list[str]] = {}
 
+    def _line_columns(self) -> int:
+        return 1 + sum(self._widths[name] + 3 for name in self._columns)
+
+    def _make_narrow(self, columns: int) -> None:
+        self._widths.update((name, width) for name, width in _NARROW.items() if name in self._columns)
+        for name in _LESS_NEEDED:
+            if self._line_columns() > columns and name in self._columns:
+                self._columns.remove(name)
+
     def begin(self) -> str:
-        head = "".join(f" {_fit(name, name)} |" for name in self._columns)
-        marks = "".join(f" {_mark(name)} |" for name in self._columns)
+        head = "".join(f" {self._fit(name, name)} |" for name in self._columns)
+        marks = "".join(f" {_mark(name, self._widths[name])} |" for name in self._columns)
         return f"|{head}\n|{marks}\n"
 
     def row(self, row: Row) -> str:
         self._last = row
         for flag in row["flags"]:
             self._notes.setdefault(flag, []).append(row["test"])
-        return "|" + "".join(f" {_fit(name, _cell(name, row))} |" for name in self._columns) + "\n"
+        return "|" + "".join(f" {self._fit(name, _cell(name, row))} |" for name in self._columns) + "\n"
+
+    def _fit(self, name: str, text: str) -> str:
+        width = self._widths[name]
+        if name == "model" and width < _WIDTHS[name][0] and len(text) > width:
+            text = text[: width - 1] + "…"
+        return text.rjust(width) if _WIDTHS[name][1] else text.ljust(width)
 
     def end(self) -> str:
         if self._last is None:
@@ -117,14 +140,8 @@ def _is_asked(trials: Sequence[Trial], field: str, usual: Any) -> bool:
     return any(getattr(trial.request, field) != usual for trial in trials)
 
 
-def _fit(name: str, text: str) -> str:
-    width, right = _WIDTHS[name]
-    return text.rjust(width) if right else text.ljust(width)
-
-
-def _mark(name: str) -> str:
-    width, right = _WIDTHS[name]
-    return "-" * (width - 1) + (":" if right else "-")
+def _mark(name: str, width: int) -> str:
+    return "-" * (width - 1) + (":" if _WIDTHS[name][1] else "-")
 
 
 def _cell(name: str, row: Row) -> str:

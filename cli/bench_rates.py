@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -138,7 +139,9 @@ def measure_all(
         raise UsageError("nothing to measure: every size is 0", hint="llmcli bench -p 512 -n 128")
     writer: RowWriter | Silent = Silent(rows)
     if not values["json"]:
-        writer = RowWriter(make_report(values["output_format"], wanted, roofline=bool(enrich)), rows)
+        columns = shutil.get_terminal_size().columns if output.is_terminal() else None
+        report = make_report(values["output_format"], wanted, roofline=bool(enrich), columns=columns)
+        writer = RowWriter(report, rows)
     failures: list[Failed] = []
     stop = StopFlag()
     status = Status(settings, reporter)

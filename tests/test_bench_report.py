@@ -24,6 +24,27 @@ def text(format_name: str, rows: list[Row], **options: Any) -> str:
     return report.begin() + "".join(report.row(one) for one in rows) + report.end()
 
 
+@pytest.mark.parametrize(
+    ("columns", "left"),
+    [
+        (148, ["model", "size", "params", "backend", "threads", "test", "t/s", "load", "peak"]),
+        (140, ["model", "size", "params", "backend", "threads", "test", "t/s", "load", "peak"]),
+        (120, ["model", "size", "threads", "test", "t/s", "load", "peak"]),
+        (80, ["model", "test", "t/s", "load"]),
+        (20, ["model", "test", "t/s"]),
+    ],
+)
+def test_md_fits_the_terminal(columns: int, left: list[str]) -> None:
+    rows = [{**one, "model_type": "a model with quite a long name Q4_K"} for one in ROWS]
+    lines = text("md", rows, columns=columns).splitlines()[:4]
+    assert [name.strip() for name in lines[0].split("|")[1:-1]] == left
+    assert len({len(line) for line in lines[:2]}) == 1
+    assert len(lines[0]) <= columns or columns < 60
+    narrow = columns < 148
+    assert (len({len(line) for line in lines}) == 1) == narrow  # with its own widths a long name sticks out
+    assert ("a model with quite a lo…" in lines[2]) == narrow
+
+
 def test_md_is_a_table_with_notes() -> None:
     lines = text("md", ROWS).splitlines()
     assert lines[0].split("|")[1:-1] == [

@@ -12,6 +12,7 @@ _SIZE = re.compile(_NUMBER + r"(?:([kmgt])i?)?b?\s*\Z", re.IGNORECASE | re.ASCII
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _DURATION = re.compile(_NUMBER + r"([smhdw]?)\s*\Z", re.IGNORECASE | re.ASCII)
 _DURATION_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"))
 
 
 def parse_bytes(text: str) -> int:
@@ -60,6 +61,14 @@ def exact(count: int) -> str:
     """`4.8 MiB (5,000,000 bytes)`: to read, and to compare with what other tools say."""
     whole = format_count(count, "byte")
     return whole if count < 1024 else f"{format_bytes(count)} ({whole})"
+
+
+def format_age(seconds: float) -> str:
+    """A time span in one number, rounded down: 3 d, 5 h, 12 min, 40 s."""
+    for least, unit, word in _AGES:
+        if seconds >= least:
+            return f"{int(seconds // unit)} {word}"
+    return f"{max(0, int(seconds))} s"
 
 
 def format_seconds(seconds: float) -> str:

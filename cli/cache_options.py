@@ -16,7 +16,6 @@ from llmcli.base.errors import LlmcliError, UsageError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cache_store.policy import DEFAULT_MIN_TOKENS, DEFAULT_TTL_S, Policy
-from llmcli.cli.engine_options import request_from, rope_from
 from llmcli.cli.options import group, option
 from llmcli.cli.params import Duration, Size, Whole
 from llmcli.engine.plan import DEFAULT_CTX_TOKENS
@@ -163,6 +162,7 @@ def model_of_this_call(values: Mapping[str, Any]) -> str | None:
 
 def bench_request(values: Mapping[str, Any], settings: Settings) -> BenchRequest:
     """How to open a model for work on the store. A command with the engine options and that of the folder has it."""
+    from llmcli.cli.engine_options import request_from, rope_from  # with the engine's behind them 40 ms
     from llmcli.engine.prefix_admin import BenchRequest
 
     return BenchRequest(

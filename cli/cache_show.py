@@ -11,13 +11,13 @@ import click
 from llmcli.base.errors import LlmcliError, ModelError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
-from llmcli.base.units import format_bytes, format_count
+from llmcli.base.units import format_age, format_bytes, format_count
 from llmcli.cache_store.catalog import Entry
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.store import PrefixStore
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_dir_option, model_of_this_call, open_store
-from llmcli.cli.cache_view import KEY_DIGITS, Models, age, entry_json
+from llmcli.cli.cache_view import KEY_DIGITS, Models, entry_json
 from llmcli.cli.complete import complete_prefix
 from llmcli.cli.options import model_option, option, verbosity_options
 from llmcli.cli.reporter import StderrReporter
@@ -123,7 +123,7 @@ def _shown(entry: Entry, models: Models, chain: Sequence[BlockRef], recipe: Reci
         f"model    {models.title(entry.fingerprint)}",
         f"tokens   {entry.tokens:,} in {format_count(entry.blocks, 'block')}",
         f"bytes    {format_bytes(entry.chain_bytes)}, of its own {format_bytes(entry.private_bytes)}",
-        f"age      {age(now_s - entry.created_s)}, used {age(now_s - entry.used_s)} ago",
+        f"age      {format_age(now_s - entry.created_s)}, used {format_age(now_s - entry.used_s)} ago",
         f"hits     {entry.hits:,}",
     ]
     if recipe:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmcli.base.text import printable
-from llmcli.base.units import format_bytes, format_count
+from llmcli.base.units import format_age, format_bytes, format_count
 from llmcli.cache_store.catalog import ASKED, Entry, RemovalPlan
 from llmcli.cache_store.keys import Fingerprint
 from llmcli.cache_store.store import PrefixStore
@@ -25,7 +25,6 @@ _LESS_NEEDED = ("AGE", "BYTES", "USED", "OWN")  # the first goes first
 _MARK = r"(?:<[|｜][^<>\n]{1,40}[|｜]>|</?(?:s|bos|eos|start_of_turn|end_of_turn)>|\[/?INST\]|<</?SYS>>)"
 _MARKUP = re.compile(rf"{_MARK}+(?:(?:system|user|assistant|model|tool|developer)(?=\s*(?:\n|{_MARK}|$)))?")
 _CONTENT_DIGITS = 12
-_AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"))
 
 
 class Models:
@@ -103,8 +102,8 @@ def entry_lines(entries: Sequence[Entry], columns: int | None) -> list[str]:
             f"{entry.tokens:,}",
             format_bytes(entry.chain_bytes),
             format_bytes(entry.private_bytes),
-            age(now_s - entry.created_s),
-            age(now_s - entry.used_s),
+            format_age(now_s - entry.created_s),
+            format_age(now_s - entry.used_s),
             f"{entry.hits:,}",
             _names(entry),
             _text(entry),
@@ -135,14 +134,6 @@ def _text(entry: Entry) -> str:
 
 def _without_markup(text: str) -> str:
     return " ".join(_MARKUP.sub(" ", text).split())
-
-
-def age(seconds: float) -> str:
-    """A time span in one number, rounded down: 3 d, 5 h, 12 min, 40 s."""
-    for least, unit, word in _AGES:
-        if seconds >= least:
-            return f"{int(seconds // unit)} {word}"
-    return f"{max(0, int(seconds))} s"
 
 
 def plan_lines(plan: RemovalPlan) -> list[str]:

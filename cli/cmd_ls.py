@@ -11,10 +11,9 @@ import click
 
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
-from llmcli.base.units import format_bytes
+from llmcli.base.units import format_age, format_bytes
 from llmcli.cli import output
 from llmcli.cli.cache_options import cache_dir_option, cache_from
-from llmcli.cli.cache_view import age
 from llmcli.cli.options import option
 from llmcli.cli.reporter import StderrReporter
 from llmcli.cli.table import table_lines
@@ -133,7 +132,7 @@ def _row(entry: Listed, kept: Mapping[str, int], now_s: float) -> tuple[str, ...
         format_bytes(entry.size_bytes),
         f"{headline.n_ctx_train:,}" if headline.n_ctx_train else "-",
         printable(headline.architecture or "-"),
-        age(now_s - entry.modified_s),
+        format_age(now_s - entry.modified_s),
         format_bytes(stored) if stored else "-",
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmcli.base.text import printable
-from llmcli.base.units import format_bytes
+from llmcli.base.units import format_age, format_bytes
 from llmcli.cli.table import table_lines
 from llmcli.sessions.library import SessionInfo
 
@@ -16,7 +16,6 @@ _NUMBERS = range(1, 5)
 _LESS_NEEDED = tuple(
     _HEAD.index(name) for name in ("BYTES", "TOKENS", "MODEL", "TURNS", "USED")
 )  # the first goes first
-_AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "min"))
 
 
 def info_json(info: SessionInfo, now_s: float) -> dict[str, Any]:
@@ -41,14 +40,6 @@ def info_lines(infos: Sequence[SessionInfo], columns: int | None) -> list[str]:
     rows = [_HEAD]
     for info in infos:
         begins = f"({info.trouble})" if info.trouble else info.title
-        counts = (f"{info.turns:,}", f"{info.tokens:,}", age(now_s - info.used_s), format_bytes(info.file_bytes))
+        counts = (f"{info.turns:,}", f"{info.tokens:,}", format_age(now_s - info.used_s), format_bytes(info.file_bytes))
         rows.append((printable(info.name), *counts, printable(info.model), printable(begins)))
     return table_lines(rows, right=_NUMBERS, columns=columns, less_needed=_LESS_NEEDED)
-
-
-def age(seconds: float) -> str:
-    """A time span in one number, rounded down: 3 d, 5 h, 12 min, 40 s."""
-    for least, unit, word in _AGES:
-        if seconds >= least:
-            return f"{int(seconds // unit)} {word}"
-    return f"{max(0, int(seconds))} s"

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from llmcli.models.gguf_header import GgufHeader
 
 _VERSION = 1
+_SHAPE, _NBYTES = attrgetter("shape"), attrgetter("nbytes")
 _MEMO_NAME = "headlines.json"
 _MEMO_MAX_BYTES = 64 << 20
 
@@ -85,8 +89,9 @@ def _figures(headers: Sequence[GgufHeader]) -> dict[str, Any]:
     return {
         "architecture": architecture or None,
         "quant": quant_of_tensors(keys, tensors) if tensors else None,
-        "n_params": sum(tensor.elements for tensor in tensors),
-        "tensor_bytes": sum(tensor.nbytes for tensor in tensors),
+        # By shape, of which a model has few: a list of models counts a hundred thousand tensors.
+        "n_params": sum(math.prod(shape) * count for shape, count in Counter(map(_SHAPE, tensors)).items()),
+        "tensor_bytes": sum(map(_NBYTES, tensors)),
         "n_ctx_train": keys.integer(f"{architecture}.context_length"),
     }
 

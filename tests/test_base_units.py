@@ -9,7 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llmcli.base.errors import UsageError
-from llmcli.base.units import format_bytes, format_count, format_seconds, parse_bytes, parse_duration, size_to_type
+from llmcli.base.units import (
+    format_age,
+    format_bytes,
+    format_count,
+    format_seconds,
+    parse_bytes,
+    parse_duration,
+    size_to_type,
+)
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -133,3 +141,10 @@ def test_counts(count: int, text: str) -> None:
 def test_a_size_to_type_is_read_back_as_enough_and_hardly_more(count: int) -> None:
     found = parse_bytes(size_to_type(count))
     assert count <= found <= count + max(count // 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.5, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (86400 * 3, "3 d"), (-5, "0 s")]
+)
+def test_ages(seconds: float, said: str) -> None:
+    assert format_age(seconds) == said

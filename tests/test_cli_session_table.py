@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmcli.cli.session_table import age, info_lines
+from llmcli.cli.session_table import info_lines
 from llmcli.sessions.library import SessionInfo
 
 
@@ -57,10 +57,3 @@ def test_a_long_name_is_shortened_and_no_number() -> None:
     assert head.split() == ["NAME", "TURNS", "USED", "BEGINS", "WITH"]
     assert len(line) <= 80
     assert "  12  12 min  Tell a very" in line
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0.5, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (86400 * 3, "3 d"), (-5, "0 s")]
-)
-def test_ages(seconds: float, said: str) -> None:
-    assert age(seconds) == said

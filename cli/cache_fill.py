@@ -236,7 +236,7 @@ def _ends_all(error: LlmcliError) -> bool:
 
 def _tell_failure(name: str, error: LlmcliError, *, json: bool) -> None:
     hint = f" ({error.hint})" if error.hint else ""
-    of_file = "" if name in error.message else f"{printable(name)}: "
+    of_file = "" if error.message.startswith(f"cannot read {printable(name)}:") else f"{printable(name)}: "
     output.stderr_line(f"error: {of_file}{printable(error.message + hint)}")
     if json:
         output.write_json({"file": name, "error": error.message})

@@ -11,7 +11,6 @@ import collections
 import contextlib
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,7 @@ from llmcli.cli.chat_editor import Editor
 from llmcli.cli.chat_external import edited
 from llmcli.cli.chat_history import ChatHistory
 from llmcli.cli.chat_keys import KEY_LINES, LEAVES, chat_keys
+from llmcli.cli.chat_pace import FramePace
 from llmcli.cli.chat_screen import ChatScreen
 from llmcli.cli.chat_shell import ChatShell, FrontOptions
 from llmcli.cli.chat_turn_text import given_back
@@ -35,9 +35,6 @@ _INTERRUPTED = 130
 _HELP = ("/help", "/?")
 _EDITOR_ECHO_S = 0.1
 _PATIENCE_S = 10.0  # with the engine, once a signal ends the chat
-# A frame costs 2 to 7 ms of a core that the answer wants: so many seconds between two of them, and more where frames
-# and keys would take a larger share of the core than this.
-_FRAME_S, _SLOWEST_FRAME_S, _SHARE = 0.08, 0.25, 0.04
 # A frame would keep the interpreter for 5 ms, Python's own patience, from the engine's thread that has its next token.
 _SWITCH_S = 0.0005
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
@@ -80,7 +77,7 @@ class ChatTerminal:
         self._events: collections.deque[Event] = collections.deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wanted = False
-        self._drawn_s, self._pause_s, self._cpu_s = 0.0, _FRAME_S, 0.0
+        self._pace = FramePace()
         self._queue: list[tuple[str, str]] = []
         self._undone: tuple[str, ...] = ()  # commands that waited behind an answer that was stopped
         self._busy = self._leaving = self._editing = False
@@ -116,8 +113,8 @@ class ChatTerminal:
                 loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        """Draw now, or when the last frame is old enough: more often than that nobody can see."""
-        wait_s = self._drawn_s + self._pause_s - time.monotonic()
+        """Draw now, or when the last frame is old enough."""
+        wait_s = self._pace.wait_s()
         if wait_s > 0 and self._loop is not None:
             self._loop.call_later(wait_s, self._frame)
         else:
@@ -134,9 +131,7 @@ class ChatTerminal:
             event = self._events.popleft()
             self._handlers[type(event)](event)
         self._display.draw()
-        self._drawn_s = time.monotonic()
-        before, self._cpu_s = self._cpu_s, time.thread_time()  # with the drawing of the frame before
-        self._pause_s = min(max(_FRAME_S, (self._cpu_s - before) / _SHARE), _SLOWEST_FRAME_S)
+        self._pace.drawn()
 
     def _rest(self, event: Rest) -> None:
         self._busy = False

@@ -267,11 +267,9 @@ class _Transfer:
         error.filename = error.filename or str(self._part)
         found = as_disk_error(error, self._part.parent, move_with=self._wanted.move_with)
         kept = f"; {self._kept()}" if self._done else ""
-        if error.errno == errno.EFBIG and isinstance(found, ResourceError):
-            return ResourceError(f"{found.message}{kept}", hint=found.hint)
         if isinstance(found, ResourceError):
-            hint = f"make room and give the same command again; or set {self._wanted.move_with} to another disk"
-            return ResourceError(f"{found.message}{kept}", hint=hint)
+            again = f"make room and give the same command again; or set {self._wanted.move_with} to another disk"
+            return ResourceError(f"{found.message}{kept}", hint=found.hint if error.errno == errno.EFBIG else again)
         where = printable(str(error.filename))
         return found or LlmcliError(f"cannot write {where}: {error.strerror or error}{kept}")
 

@@ -2,7 +2,8 @@
 
 Reading a header takes milliseconds, and a list of hundreds of models must not. So the facts of every listed file are
 kept in one small file under the cache folder, and count as long as the file is the same (identity.file_identity). A
-memo that is damaged, unwritable or of another version costs time, never an error.
+memo that is damaged, unwritable or of another version costs time, never an error. What is not in it is read by all
+processors at once.
 """
 
 from __future__ import annotations
@@ -11,25 +12,27 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import ModelError
 from llmcli.base.files import atomic_write, make_private_dir
 from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
+from llmcli.base.shared_out import shared_out
 from llmcli.models.gguf_source import shown
 from llmcli.models.identity import FileIdentity
 
 if TYPE_CHECKING:
     from llmcli.models.gguf_header import GgufHeader
 
-_VERSION = 1
+_VERSION = 2
+_LEAST_FOR_A_PROCESS = 24  # a header takes one or two milliseconds
 _SHAPE, _NBYTES = attrgetter("shape"), attrgetter("nbytes")
 _MEMO_NAME = "headlines.json"
 _MEMO_MAX_BYTES = 64 << 20
@@ -54,6 +57,9 @@ class Headline:
     def bpw(self) -> float | None:
         """Bits per weight, over all tensors."""
         return self.tensor_bytes * 8 / self.n_params if self.n_params and self.tensor_bytes else None
+
+
+_VALUES = attrgetter(*(field.name for field in fields(Headline)))
 
 
 def read_headline(path: Path, *, buffer: bytearray | None = None) -> Headline:
@@ -109,16 +115,21 @@ class Headlines:
         self._file = settings.cache_dir / "models" / _MEMO_NAME
         self._known = self._load()
         self._asked: dict[str, Any] = {}
-        self._buffer = bytearray()
 
-    def of(self, path: Path, files: Sequence[FileIdentity]) -> Headline:
-        """The headline of the model at `path`, whose files are in this state."""
-        key, state = str(path), [list(file) for file in files]
-        headline = _from_json(self._known.get(key), state)
-        if headline is None:
-            headline = read_headline(path, buffer=self._buffer)
-        self._asked[key] = [state, asdict(headline)]
-        return headline
+    def of_all(self, models: Mapping[Path, Sequence[FileIdentity]]) -> dict[Path, Headline]:
+        """The headline of each model, given the state that its files are in."""
+        states = {path: [list(file) for file in files] for path, files in models.items()}
+        remembered = {path: _from_json(self._known.get(str(path)), state) for path, state in states.items()}
+        found = {path: headline for path, headline in remembered.items() if headline is not None}
+        unread = [path for path in models if path not in found]
+        broken: dict[Path, Headline] = {}
+        for path, answer in zip(unread, shared_out(_Reader(), unread, least=_LEAST_FOR_A_PROCESS), strict=True):
+            if isinstance(answer, str):  # may be better next time, so it is not remembered
+                broken[path] = Headline("damaged", f"cannot be read: {answer}")
+            else:
+                found[path] = Headline(*answer)
+        self._asked |= {str(path): [states[path], list(_VALUES(headline))] for path, headline in found.items()}
+        return found | broken
 
     def save(self) -> None:
         """Remember what was asked for, where it is news. What was not asked for is not there any more."""
@@ -137,11 +148,29 @@ class Headlines:
         return files if isinstance(files, dict) else {}
 
 
+class _Reader:
+    """Reads one headline after another into the same memory."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def __call__(self, path: Path) -> tuple[Any, ...] | str:
+        """The values of a headline, or why the system would not give the file."""
+        try:
+            return tuple(_VALUES(read_headline(path, buffer=self._buffer)))
+        except (OSError, ValueError) as error:
+            return getattr(error, "strerror", None) or str(error)
+
+
 def _from_json(entry: Any, state: list[Any]) -> Headline | None:
-    """What is remembered, where it is of a file in this state."""
+    """What is remembered, where it is of a file in this state, and can be what was written."""
     if not isinstance(entry, list) or len(entry) != 2 or entry[0] != state:
         return None
-    data = entry[1]
-    if not isinstance(data, dict) or set(data) != {field.name for field in fields(Headline)}:
+    try:
+        status, problem, architecture, quant, *numbers = entry[1]
+        found = Headline(status, problem, architecture, quant, *numbers)
+    except (TypeError, ValueError):
         return None
-    return Headline(**data)
+    are_texts = all(text is None or isinstance(text, str) for text in (problem, architecture, quant))
+    are_counts = all(number is None or (type(number) is int and number >= 0) for number in numbers)
+    return found if status in get_args(Status) and are_texts and are_counts else None

@@ -172,11 +172,11 @@ def _memo_path(path: Path, settings: Settings) -> Path:
     return settings.cache_dir / _MEMO_FOLDER / f"{hashlib.sha256(os.fsencode(key)).hexdigest()}.json"
 
 
-def file_identity(path: str) -> FileIdentity:
+def file_identity(path: str, real_path_of: Callable[[str], str] = os.path.realpath) -> FileIdentity:
     """The present state of a file. Raises OSError."""
     status = os.stat(path)
     return FileIdentity(
-        os.path.realpath(path),
+        real_path_of(path),
         status.st_dev,
         status.st_ino,
         status.st_size,

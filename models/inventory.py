@@ -14,12 +14,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from llmcli.base.real_paths import RealPaths
 from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.models import library
 from llmcli.models.default_model import BUILT_IN
 from llmcli.models.headline import Headline, Headlines
-from llmcli.models.identity import file_identity
+from llmcli.models.identity import FileIdentity, file_identity
 from llmcli.models.library import Candidate, Source
 from llmcli.models.reference import is_half_name, looks_like_path, model_name, shard_of
 
@@ -62,45 +63,71 @@ class _Group:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A model, looked at from outside.
+
+    entry      as it is listed; where the header is still to be read, as if nothing were wrong with it
+    real_path  of the file, without links
+    to_read    the state of all its files; empty where it is known without reading what is wrong
+    """
+
+    entry: Listed
+    real_path: str
+    to_read: tuple[FileIdentity, ...] = ()
+
+
 def take_inventory(settings: Settings) -> tuple[Listed, ...]:
     """Every entry once, however many names its file has, sorted by name."""
+    found: dict[str, _Found] = {}
+    for one in _find(settings):
+        found.setdefault(one.real_path, one)
     headlines = Headlines(settings)
-    found: dict[str, Listed] = {}
-    for entry in (*_in_folders(settings, headlines), *_in_hub_cache(settings, headlines)):
-        found.setdefault(os.path.realpath(entry.path), entry)
+    read = headlines.of_all({one.entry.path: one.to_read for one in found.values() if one.to_read})
     headlines.save()
-    entries = _with_short_references(list(found.values()), settings)
-    return tuple(sorted(entries, key=lambda entry: (entry.name.casefold(), entry.reference)))
+    entries = [_with_headline(one.entry, read.get(one.entry.path)) for one in found.values()]
+    named = _with_short_references(entries, settings)
+    return tuple(sorted(named, key=lambda entry: (entry.name.casefold(), entry.reference)))
 
 
-def _in_folders(settings: Settings, headlines: Headlines) -> Iterator[Listed]:
+def _with_headline(entry: Listed, headline: Headline | None) -> Listed:
+    if headline is None:
+        return entry
+    reference = entry.reference if headline.status == "ok" else str(entry.path)
+    return replace(entry, headline=headline, reference=reference)
+
+
+def _find(settings: Settings) -> Iterator[_Found]:
+    paths = RealPaths()
     for source, folder in library.places(settings):
         for group in _groups(library.candidates_below(folder)):
-            if entry := _entry(group, source, None, headlines):
-                yield entry
-
-
-def _in_hub_cache(settings: Settings, headlines: Headlines) -> Iterator[Listed]:
+            if found := _look_at(group, source, paths):
+                yield found
     for repo in library.cached_repos(settings):
-        repo_id, entries = library.repo_id_of(repo), dict[str, Listed]()
-        for snapshot in library.snapshots(repo):
-            for group in _groups(library.candidates_below(snapshot)):
-                if group.first.relative not in entries and (entry := _entry(group, "hub", repo_id, headlines)):
-                    entries[group.first.relative] = entry
-        sound = [relative for relative, entry in entries.items() if library.starts_like_gguf(entry.path)]
-        for relative, entry in entries.items():
-            reference = library.shortest_reference(repo_id, relative, sound) if entry.is_usable else entry.reference
-            yield replace(entry, reference=reference)
-        yield from _half(repo, repo_id)
+        yield from _in_repo(repo, paths)
 
 
-def _half(repo: Path, repo_id: str) -> Iterator[Listed]:
+def _in_repo(repo: Path, paths: RealPaths) -> Iterator[_Found]:
+    repo_id, found = library.repo_id_of(repo), dict[str, _Found]()
+    for snapshot in library.snapshots(repo):
+        for group in _groups(library.candidates_below(snapshot)):
+            if group.first.relative not in found and (one := _look_at(group, "hub", paths, repo_id)):
+                found[group.first.relative] = one
+    sound = [relative for relative, one in found.items() if library.starts_like_gguf(one.entry.path)]
+    for relative, one in found.items():
+        reference = library.shortest_reference(repo_id, relative, sound) if one.to_read else one.entry.reference
+        yield _Found(replace(one.entry, reference=reference), one.real_path, one.to_read)
+    yield from _half(repo, repo_id, paths)
+
+
+def _half(repo: Path, repo_id: str, paths: RealPaths) -> Iterator[_Found]:
     """What unfinished downloads left among the blobs. Their names tell nothing, so only what starts like a model."""
     for path in library.half_files(repo):
         if library.starts_like_gguf(path):
             status = os.stat(path)
             headline = Headline("incomplete", "half a download")
-            yield Listed(repo_id, str(path), path, (path,), "hub", repo_id, status.st_size, status.st_mtime, headline)
+            entry = Listed(repo_id, str(path), path, (path,), "hub", repo_id, status.st_size, status.st_mtime, headline)
+            yield _Found(entry, paths.of(str(path)))
 
 
 def _groups(candidates: Iterable[Candidate]) -> list[_Group]:
@@ -120,9 +147,10 @@ def _groups(candidates: Iterable[Candidate]) -> list[_Group]:
     return groups
 
 
-def _entry(group: _Group, source: Source, repo_id: str | None, headlines: Headlines) -> Listed | None:
+def _look_at(group: _Group, source: Source, paths: RealPaths, repo_id: str | None = None) -> _Found | None:
     """The entry of a group; None for what is no file at all, such as a pipe or a folder with a model's name."""
     path, sizes, modified = group.first.path, 0, 0.0
+    to_read: tuple[FileIdentity, ...] = ()
     headline = _without_reading(group)
     try:
         for file in group.files:
@@ -131,14 +159,16 @@ def _entry(group: _Group, source: Source, repo_id: str | None, headlines: Headli
                 return None
             sizes, modified = sizes + status.st_size, max(modified, status.st_mtime)
         if headline is None:
-            headline = headlines.of(path, [file_identity(str(file)) for file in group.files])
+            to_read = tuple(file_identity(str(file), paths.of) for file in group.files)
     except FileNotFoundError:
         if not os.path.lexists(path):
             return None  # gone since it was listed
         headline = Headline("incomplete", "a link to a file that is gone")
     except (OSError, ValueError) as error:
         headline = Headline("damaged", f"cannot be read: {getattr(error, 'strerror', None) or error}")
-    return Listed(model_name(path.name), str(path), path, group.files, source, repo_id, sizes, modified, headline)
+    name, headline = model_name(path.name), headline or Headline("ok")
+    entry = Listed(name, str(path), path, group.files, source, repo_id, sizes, modified, headline)
+    return _Found(entry, to_read[0].real_path if to_read else paths.of(str(path)), to_read)
 
 
 def _without_reading(group: _Group) -> Headline | None:

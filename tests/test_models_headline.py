@@ -36,13 +36,12 @@ def test_no_file_at_all(tmp_path: Path) -> None:
 def test_what_was_not_asked_for_is_forgotten(llmcli_home: Path, tmp_path: Path) -> None:
     paths = [tiny().write(tmp_path / f"{name}.gguf") for name in "ab"]
     first = Headlines(load())
-    for path in paths:
-        first.of(path, [file_identity(str(path))])
+    first.of_all({path: [file_identity(str(path))] for path in paths})
     first.save()
     memo = llmcli_home / "cache" / "models" / "headlines.json"
     assert all(str(path) in memo.read_text() for path in paths)
     second = Headlines(load())
-    second.of(paths[0], [file_identity(str(paths[0]))])
+    second.of_all({paths[0]: [file_identity(str(paths[0]))]})
     second.save()
     assert str(paths[1]) not in memo.read_text()
     assert memo.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,86 @@
+"""Many small jobs that only compute and read, shared out over the processors of this machine.
+
+Processes, because Python's threads take turns; copies of this one (fork), because to start Python anew takes longer
+than the jobs. Only Linux is known to allow that: elsewhere, and with one processor, nothing is shared out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_MOST_PROCESSES = 8
+_CAN_FORK = sys.platform == "linux"
+
+
+def shared_out(work: Callable[[T], Any], items: Sequence[T], *, least: int) -> list[Any]:
+    """What `work` makes of each item, in order; it has to be something that JSON can carry, and may not raise.
+
+    least   items for which another process is worth its start, about 5 ms
+    A process that dies costs time: what it did not give back is worked out here.
+    """
+    count = min(_processors(), _MOST_PROCESSES, max(1, len(items) // least))
+    children = [_Child(work, items[share::count]) for share in range(1, count)]
+    results: list[Any] = [None] * len(items)
+    try:
+        results[::count] = map(work, items[::count])
+        for share, child in enumerate(children, 1):
+            mine = items[share::count]
+            found = child.results()
+            results[share::count] = found if found is not None and len(found) == len(mine) else map(work, mine)
+    finally:
+        for child in children:
+            child.end()
+    return results
+
+
+def _processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if _CAN_FORK else 1
+
+
+class _Child:
+    """A copy of this process that works off its items, writes the results into a pipe, and is gone."""
+
+    def __init__(self, work: Callable[[T], Any], items: Sequence[T]) -> None:
+        self._pid = 0  # none: as if it had died at once
+        self._pipe, into = os.pipe()
+        try:
+            self._pid = os.fork()
+            if self._pid == 0:
+                _work_and_exit(work, items, into)
+        except OSError:  # one process too many
+            pass
+        finally:
+            os.close(into)
+
+    def results(self) -> list[Any] | None:
+        """Wait for the end; None where it did not come to it."""
+        try:
+            with open(self._pipe, "rb", closefd=False) as source:
+                found = json.loads(source.read())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, list) else None
+
+    def end(self) -> None:
+        """Close and wait; a child that is still writing finds its reader gone."""
+        os.close(self._pipe)
+        if self._pid:
+            with contextlib.suppress(OSError):
+                os.waitpid(self._pid, 0)
+
+
+def _work_and_exit(work: Callable[[T], Any], items: Sequence[T], into: int) -> None:
+    """The whole life of a child. It says nothing and runs none of the parent's handlers and exits."""
+    try:
+        with open(into, "wb") as out:
+            out.write(json.dumps(list(map(work, items))).encode())
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - Ctrl-C, no memory: the parent does the work itself, or ends, too
+        os._exit(1)

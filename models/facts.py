@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
@@ -185,10 +186,8 @@ def quant_of_tensors(keys: Keys, tensors: Iterable[GgufTensor]) -> str:
     """
     from llmcli.models.gguf_types import FILE_TYPES, GGML_TYPES
 
-    counts: dict[int, int] = {}
-    for tensor in tensors:
-        counts[tensor.type_id] = counts.get(tensor.type_id, 0) + 1
-    most_frequent = GGML_TYPES[max(counts, key=lambda type_id: counts[type_id])].name
+    ((most, _),) = Counter([tensor.type_id for tensor in tensors]).most_common(1)
+    most_frequent = GGML_TYPES[most].name
     file_type = keys.integer("general.file_type")
     if file_type is None or file_type not in FILE_TYPES or (file_type == 0 and most_frequent != "F32"):
         return most_frequent

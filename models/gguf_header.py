@@ -16,8 +16,8 @@ from llmcli.base.errors import ModelError
 from llmcli.base.records import dataclass
 from llmcli.base.units import exact
 from llmcli.models.gguf_leap import leap_strings
-from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, CutOffError, Source, shown
-from llmcli.models.gguf_tensors import GgufTensor, quoted, read_tensors
+from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, CutOffError, Named, Source, quoted, shown
+from llmcli.models.gguf_tensors import GgufTensor, read_tensors
 from llmcli.models.gguf_values import ARRAY, READERS, STRING, TYPE_NAMES, GgufArray
 from llmcli.models.sniff import MAGIC, in_words, what_is
 
@@ -129,14 +129,14 @@ def _read_metadata(source: Source, count: int) -> tuple[dict[str, Any], dict[str
     value_types: dict[str, str] = {}
     for index in range(count):
         start = source.position
-        raw = source.text(MAX_STRING_BYTES, f"key {index}")
+        raw = source.text(MAX_STRING_BYTES, Named("key {}", index))
         key = raw.decode("utf-8", "surrogateescape")
         # llama.cpp looks keys up as C strings: what follows a NUL would hide a second value under the same name.
         if not raw or b"\0" in raw:
             source.fail(f"key {index} is {quoted(key)}, expected a name", start)
         if key in metadata:
             source.fail(f"key {quoted(key)} is there twice", start)
-        kind = source.number(U32, f"the type of {quoted(key)}")
+        kind = source.number(U32, Named("the type of {}", key))
         metadata[key] = _read_value(source, kind, key)
         value_types[key] = TYPE_NAMES[kind]
     return metadata, value_types
@@ -144,9 +144,9 @@ def _read_metadata(source: Source, count: int) -> tuple[dict[str, Any], dict[str
 
 def _read_value(source: Source, kind: int, key: str) -> Any:
     if reader := READERS.get(kind):
-        return source.number(reader, f"the value of {quoted(key)}")
+        return source.number(reader, Named("the value of {}", key))
     if kind == STRING:
-        return source.text(MAX_STRING_BYTES, f"the value of {quoted(key)}").decode("utf-8", "surrogateescape")
+        return source.text(MAX_STRING_BYTES, Named("the value of {}", key)).decode("utf-8", "surrogateescape")
     if kind == ARRAY:
         return _read_array(source, key)
     return source.fail(f"{quoted(key)} has type {kind}, expected 0 to 12", source.position - 4)
@@ -154,9 +154,9 @@ def _read_value(source: Source, kind: int, key: str) -> Any:
 
 def _read_array(source: Source, key: str) -> GgufArray:
     start = source.position
-    kind = source.number(U32, f"the element type of {quoted(key)}")
-    count = source.number(U64, f"the length of {quoted(key)}")
-    what = f"the array {quoted(key)}"
+    kind = source.number(U32, Named("the element type of {}", key))
+    count = source.number(U64, Named("the length of {}", key))
+    what = Named("the array {}", key)
     if kind == ARRAY:
         source.fail(f"{what} holds arrays, which llama.cpp does not read; expected numbers or strings", start)
     if kind not in TYPE_NAMES:
@@ -171,7 +171,7 @@ def _read_array(source: Source, key: str) -> GgufArray:
     return GgufArray(TYPE_NAMES[kind], count, source.cut(first))
 
 
-def _skip_strings(source: Source, count: int, what: str) -> None:
+def _skip_strings(source: Source, count: int, what: object) -> None:
     """Step over `count` strings. The one loop that runs once per token of a vocabulary: no calls in it."""
     source.strings_left -= count
     if source.strings_left < 0:
@@ -211,12 +211,11 @@ def _alignment(source: Source, metadata: Mapping[str, Any], value_types: Mapping
 def _check_extents(source: Source, tensors: tuple[GgufTensor, ...], data_offset: int, alignment: int) -> None:
     """The tensors lie one behind the other, each padded, and all of them inside the file."""
     expected = end = 0
-    for tensor in tensors:
-        if tensor.offset != expected:
-            problem = f"tensor {quoted(tensor.name)} is at offset {tensor.offset} of the data, expected {expected}"
-            source.fail(problem, data_offset)
-        end = tensor.offset + tensor.nbytes
-        expected = _padded(end, alignment)
+    for name, _, _, offset, nbytes in tensors:
+        if offset != expected:
+            source.fail(f"tensor {quoted(name)} is at offset {offset} of the data, expected {expected}", data_offset)
+        end = offset + nbytes
+        expected = -(-end // alignment) * alignment
     missing = data_offset + end - source.file_bytes
     if missing > 0:
         raise CutOffError(
@@ -225,7 +224,7 @@ def _check_extents(source: Source, tensors: tuple[GgufTensor, ...], data_offset:
             hint="the download did not finish: pull it again",
         )
     ends = {data_offset + end, data_offset + expected, _padded(data_offset + end, alignment)}
-    if MAGIC in {source.read_at(at, 4) for at in ends}:
+    if MAGIC in {source.read_at(at, 4) for at in ends if at < source.file_bytes}:
         raise ModelError(
             f"{shown(source.path)} is several GGUF files glued together: the first ends at offset {data_offset + end}",
             hint="keep the parts as separate files and name one of them, or join them with `llama-gguf-split --merge`",

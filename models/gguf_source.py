@@ -22,11 +22,23 @@ MAX_STRINGS = 1 << 21  # in all arrays of a header together
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 _FIRST_READ_BYTES = 1 << 20
 _KEPT_BYTES = 1 << 16
-LEAP_READ_BYTES = 1 << 16  # at a time between leaps; it stays in the processor's cache while it is searched
+LEAP_READ_BYTES = 1 << 14  # at a time between leaps; it stays in the processor's cache while it is searched
 
 
 class CutOffError(ModelError):
     """The file ends before what its header promises: most likely a download that did not finish."""
+
+
+class Named:
+    """A part of the file as messages call it, put into words only for a message."""
+
+    __slots__ = ("_form", "_name")
+
+    def __init__(self, form: str, name: object) -> None:
+        self._form, self._name = form, name
+
+    def __str__(self) -> str:
+        return self._form.format(quoted(self._name) if isinstance(self._name, str) else self._name)
 
 
 class Source:
@@ -59,7 +71,7 @@ class Source:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def need(self, count: int, what: str, *, at: int | None = None) -> None:
+    def need(self, count: int, what: object, *, at: int | None = None) -> None:
         """Make `count` bytes from `at` (default: the position) available, or say that the file ends before."""
         start = self.position if at is None else at
         end = start + count
@@ -95,24 +107,33 @@ class Source:
             count -= len(piece)
         return b"".join(pieces)
 
-    def number(self, reader: struct.Struct, what: str) -> Any:
+    def number(self, reader: struct.Struct, what: object) -> Any:
         """The next number."""
-        self.need(reader.size, what)
-        (value,) = reader.unpack_from(self.data, self.position)
-        self.position += reader.size
-        return value
+        start = self.position
+        end = start + reader.size
+        if end > self.filled:
+            self.need(reader.size, what)
+        self.position = end
+        return reader.unpack_from(self.data, start)[0]
 
-    def text(self, limit: int, what: str) -> bytes:
+    def text(self, limit: int, what: object) -> bytes:
         """A string: its length in 8 bytes, then its bytes."""
         start = self.position
-        size = self.number(U64, f"the length of {what}")
+        size = self.number(U64, Named("the length of {}", what))
         if size > limit:
             self.fail(f"{what} is {size} bytes long, expected at most {limit}", start)
         self.need(size, what)
         self.position += size
         return bytes(self.data[self.position - size : self.position])
 
-    def pass_over(self, count: int, what: str) -> None:
+    def ahead(self, count: int) -> bytes:
+        """The next `count` bytes, fewer where the file or the limit of a header ends; the position stays."""
+        end = min(self.position + count, self.file_bytes, MAX_HEADER_BYTES)
+        if end > self.filled:
+            self.need(end - self.position, "the list of tensors")
+        return bytes(memoryview(self.data)[self.position : end])
+
+    def pass_over(self, count: int, what: object) -> None:
         """Step over `count` bytes; many of them, where leaps are allowed, without reading them."""
         end = self.position + count
         if self.leaps and count > _KEPT_BYTES and end <= min(self.file_bytes, MAX_HEADER_BYTES):
@@ -132,7 +153,7 @@ class Source:
             return b""
         return bytes(memoryview(self.data)[start : self.position])
 
-    def fail_short(self, what: str, start: int, count: int) -> NoReturn:
+    def fail_short(self, what: object, start: int, count: int) -> NoReturn:
         """The file ends inside its header."""
         left = max(0, self.file_bytes - start)
         raise CutOffError(
@@ -144,6 +165,11 @@ class Source:
     def fail(self, problem: str, offset: int) -> NoReturn:
         """Refuse the file for what stands at this offset."""
         raise ModelError(f"{shown(self.path)} is not a usable GGUF file: at offset {offset}, {problem}")
+
+
+def quoted(name: str) -> str:
+    """A name of the file inside a message: short, harmless on a terminal."""
+    return repr(printable(name[:64])) if len(name) <= 64 else repr(printable(name[:64]) + "…")
 
 
 def shown(path: Path) -> str:

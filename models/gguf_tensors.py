@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from llmcli.base.text import printable
-from llmcli.models.gguf_source import U32, U64, Source
+from llmcli.models.gguf_source import U32, U64, Source, quoted
 from llmcli.models.gguf_types import GGML_TYPES, REMOVED_TYPES
 
 MAX_NAME_BYTES = 63  # GGML_MAX_NAME holds one more for the final NUL
 MAX_DIMENSIONS = 4
 _PLAIN_SIZE = 1 << 31
-# An entry without name and shape: the length of the name, the number of dimensions, type and offset.
-_FRAME_BYTES = 8 + 4 + 4 + 8
-_LONGEST_ENTRY_BYTES = _FRAME_BYTES + MAX_NAME_BYTES + 8 * MAX_DIMENSIONS
 _PIECE_BYTES = 1 << 16
+_USUAL_ENTRY_BYTES = 96
+# The length of the name, at most what one byte holds; the name; number of dimensions, likewise; shape, type, offset.
+_LONGEST_CUT_BYTES = 8 + 255 + 4 + 8 * 255 + 4 + 8
+_CAREFUL_ENTRIES = 512  # about as many as a piece holds: beside an odd one the others are read twice and not each time
 _Kind: TypeAlias = tuple[tuple[int, ...], int, int]
 
 
@@ -39,6 +40,9 @@ class GgufTensor(NamedTuple):
         return math.prod(self.shape)
 
 
+_made_of = partial(tuple.__new__, GgufTensor)  # of a tuple, without a call of Python's
+
+
 def read_tensors(source: Source, count: int) -> tuple[GgufTensor, ...]:
     """The next `count` entries. Raises ModelError for what is no tensor, or is there twice."""
     found: list[GgufTensor] = []
@@ -46,35 +50,65 @@ def read_tensors(source: Source, count: int) -> tuple[GgufTensor, ...]:
     # Most entries have a shape and type that another one had: what they come to is looked up by their bytes.
     kinds: dict[bytes, _Kind | None] = {}
     while len(found) < count:
-        start = source.position
-        _read_plain(source, count, found, names, kinds)
-        if source.position == start:
+        plain = _read_plain(source, count - len(found), names, kinds)
+        found += plain
+        for _ in range(0 if plain else min(_CAREFUL_ENTRIES, count - len(found))):
             found.append(_read_entry(source, len(found), names))
     return tuple(found)
 
 
-def _read_plain(
-    source: Source, count: int, found: list[GgufTensor], names: set[str], kinds: dict[bytes, _Kind | None]
-) -> None:
-    """As many entries as follow with nothing odd about them, without a call for each field; stops before others."""
-    at, unpack = 0, U64.unpack_from
-    piece = bytes(memoryview(source.data)[source.position : min(source.filled, source.position + _PIECE_BYTES)])
-    last = len(piece) - _LONGEST_ENTRY_BYTES
-    while at <= last and len(found) < count:
-        (size,) = unpack(piece, at)
-        if not 0 < size <= MAX_NAME_BYTES:
-            break
-        behind = at + 8 + size
+def _read_plain(source: Source, most: int, names: set[str], kinds: dict[bytes, _Kind | None]) -> list[GgufTensor]:
+    """As many entries as one look shows, if nothing is odd about any of them; else none, and nothing is passed."""
+    piece = source.ahead(min(_PIECE_BYTES, most * _USUAL_ENTRY_BYTES + _LONGEST_CUT_BYTES))
+    parts, taken = _cut(piece, most)
+    text = b" ".join(parts.names)
+    if any(parts.zeros) or not text.isascii() or b"\0" in text:
+        return []
+    ordered = text.decode("ascii").split(" ")
+    fresh = {name for name in ordered if 0 < len(name) <= MAX_NAME_BYTES}
+    # A blank in a name makes more of them than there were; so does no entry at all, of which split makes one name.
+    if len(ordered) != len(parts.names) or len(fresh) < len(ordered) or not names.isdisjoint(fresh):
+        return []
+    kinds.update((middle, _plain_kind(middle)) for middle in set(parts.middles).difference(kinds))
+    found = [kind for middle in parts.middles if (kind := kinds[middle])]
+    if len(found) < len(ordered):
+        return []
+    names |= fresh
+    source.position += taken
+    shapes, type_ids, sizes = zip(*found, strict=True)
+    offsets = struct.unpack(f"<{len(found)}Q", b"".join(parts.offsets))
+    return list(map(_made_of, zip(ordered, shapes, type_ids, offsets, sizes, strict=True)))
+
+
+class _Parts(NamedTuple):
+    """Entries cut up: their names; number of dimensions, shape and type; offsets; and what has to be zero."""
+
+    names: list[bytes]
+    middles: list[bytes]
+    offsets: list[bytes]
+    zeros: bytes
+
+
+def _cut(piece: bytes, most: int) -> tuple[_Parts, int]:
+    """Up to `most` entries and how many bytes they are, cut without a look at what they say.
+
+    A list of models runs through this loop a hundred thousand times. So it does nothing that can be done later for all
+    entries together.
+    """
+    names: list[bytes] = []
+    middles: list[bytes] = []
+    offsets: list[bytes] = []
+    zeros: list[bytes] = []
+    at, last = 0, len(piece) - _LONGEST_CUT_BYTES
+    while at <= last and len(names) < most:
+        behind = at + 8 + piece[at]
         end = behind + 8 + 8 * piece[behind]
-        what, raw = piece[behind:end], piece[at + 8 : behind]
-        kind = kinds[what] if what in kinds else kinds.setdefault(what, _plain_kind(what))
-        name = raw.decode("ascii", "ignore")
-        if kind is None or len(name) != size or "\0" in name or name in names:
-            break
-        names.add(name)
-        found.append(GgufTensor(name, kind[0], kind[1], unpack(piece, end)[0], kind[2]))
+        zeros.append(piece[at + 1 : at + 8])
+        names.append(piece[at + 8 : behind])
+        middles.append(piece[behind:end])
         at = end + 8
-    source.position += at
+        offsets.append(piece[end:at])
+    return _Parts(names, middles, offsets, b"".join(zeros)), at
 
 
 def _plain_kind(what: bytes) -> _Kind | None:
@@ -128,8 +162,3 @@ def _read_tensor(source: Source, name: str) -> GgufTensor:
         source.fail(f"{what} has rows of {shape[0]}, expected a multiple of {kind.block_elements} ({kind.name})", start)
     nbytes = blocks * kind.block_bytes * (elements // shape[0])
     return GgufTensor(name, shape, type_id, source.number(U64, f"the offset of {what}"), nbytes)
-
-
-def quoted(name: str) -> str:
-    """A name of the file inside a message: short, harmless on a terminal."""
-    return repr(printable(name[:64])) if len(name) <= 64 else repr(printable(name[:64]) + "…")

@@ -137,7 +137,7 @@ class Headlines:
             return
         with contextlib.suppress(OSError):
             make_private_dir(self._file.parent)
-            atomic_write(self._file, json.dumps({"version": _VERSION, "files": self._asked}).encode())
+            atomic_write(self._file, json.dumps({"version": _VERSION, "files": self._asked}).encode(), durable=False)
 
     def _load(self) -> dict[str, Any]:
         try:

@@ -37,7 +37,7 @@ def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, entries: list
     model.write(path)
     quick = found_in(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gguf_tensors, "_read_plain", lambda *_: None)
+        patch.setattr(gguf_tensors, "_read_plain", lambda *_: [])
         assert found_in(path) == quick
 
 

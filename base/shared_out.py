@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -53,6 +54,7 @@ class _Child:
         try:
             self._pid = os.fork()
             if self._pid == 0:
+                os.close(self._pipe)  # or it would be its own reader, and wait for ever if this process were killed
                 _work_and_exit(work, items, into)
         except OSError:  # one process too many
             pass
@@ -69,10 +71,11 @@ class _Child:
         return found if isinstance(found, list) else None
 
     def end(self) -> None:
-        """Close and wait; a child that is still writing finds its reader gone."""
+        """See that it is gone: it has given back what it had, or nobody wants that any more."""
         os.close(self._pipe)
         if self._pid:
             with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
                 os.waitpid(self._pid, 0)
 
 

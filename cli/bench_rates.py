@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -139,7 +138,7 @@ def measure_all(
         raise UsageError("nothing to measure: every size is 0", hint="llmcli bench -p 512 -n 128")
     writer: RowWriter | Silent = Silent(rows)
     if not values["json"]:
-        columns = shutil.get_terminal_size().columns if output.is_terminal() else None
+        columns = output.terminal_columns()
         report = make_report(values["output_format"], wanted, roofline=bool(enrich), columns=columns)
         writer = RowWriter(report, rows)
     failures: list[Failed] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -71,7 +70,7 @@ def ls(settings: Settings, /, **values: Any) -> None:
 
 
 def _listed(entries: Sequence[Entry], models: Models) -> str:
-    columns = shutil.get_terminal_size().columns if output.is_terminal() else 200
+    columns = output.terminal_columns() or 200
     by_model: dict[bytes, list[Entry]] = {}
     for entry in entries:
         by_model.setdefault(entry.fingerprint, []).append(entry)

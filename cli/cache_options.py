@@ -18,7 +18,6 @@ from llmcli.base.text import printable
 from llmcli.cache_store.policy import DEFAULT_MIN_TOKENS, DEFAULT_TTL_S, Policy
 from llmcli.cli.options import group, option
 from llmcli.cli.params import Duration, Size, Whole
-from llmcli.engine.plan import DEFAULT_CTX_TOKENS
 from llmcli.engine.prefix_report import MODEL_PATH_NOTE, CacheOptions, store_folder
 
 if TYPE_CHECKING:
@@ -176,5 +175,7 @@ def bench_request(values: Mapping[str, Any], settings: Settings) -> BenchRequest
 
 def context_for(tokens: int, values: Mapping[str, Any]) -> int | None:
     """The context that holds so many tokens, unless -c says it; None: the default does."""
+    from llmcli.engine.plan import DEFAULT_CTX_TOKENS
+
     asked: int | None = values["ctx_size"]
     return asked if asked is not None or tokens <= DEFAULT_CTX_TOKENS else tokens

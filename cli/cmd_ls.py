@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -111,7 +110,7 @@ def _as_json(entry: Listed, kept: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _lines(entries: Sequence[Listed], kept: Mapping[str, int]) -> list[str]:
-    columns = shutil.get_terminal_size().columns if output.is_terminal() else None
+    columns = output.terminal_columns()
     now_s = time.time()
     usable = [entry for entry in entries if entry.is_usable]
     rows = [_HEADINGS, *(_row(entry, kept, now_s) for entry in usable)]

@@ -1,4 +1,4 @@
-"""The entry point: a lazy table of commands and the one error boundary.
+"""The whole command line: a lazy table of commands and the one error boundary.
 
 `llmcli --help` and `--version` load click and nothing else of weight: the table carries the summaries, and a command's
 module is imported when that command is called.
@@ -13,16 +13,13 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-try:
-    import click
-    from click.core import ParameterSource
+import click
+from click.core import ParameterSource
 
-    from llmcli.base.errors import LlmcliError, UsageError
-    from llmcli.base.version import VERSION
-    from llmcli.cli import ctrl_c, output
-    from llmcli.cli.lazy import LazyGroup
-except KeyboardInterrupt:  # half of the start-up is spent here, where `call` cannot help yet
-    raise SystemExit(130) from None
+from llmcli.base.errors import LlmcliError, UsageError
+from llmcli.base.version import VERSION
+from llmcli.cli import ctrl_c, output
+from llmcli.cli.lazy import LazyGroup
 
 # name -> (module below llmcli.cli, attribute, one-line summary)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -93,7 +90,7 @@ def main(ctx: click.Context) -> None:
 
 
 def run() -> None:
-    """The console script."""
+    """Run the command line of this process, and end it."""
     import gc
 
     gc.set_threshold(_OBJECTS_AT_START)

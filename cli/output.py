@@ -46,6 +46,15 @@ def is_terminal(descriptor: int = _STDOUT) -> bool:
         return False
 
 
+def terminal_columns() -> int | None:
+    """How wide the terminal on stdout is, as the system or COLUMNS tells; None where stdout is none."""
+    if not is_terminal():
+        return None
+    import shutil  # 3 ms, with the archives behind it
+
+    return shutil.get_terminal_size().columns
+
+
 def write(text: str) -> None:
     """Write `text` to stdout as UTF-8, whatever the locale; on a terminal control characters are shown harmlessly.
 

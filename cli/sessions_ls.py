@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +50,7 @@ def ls(settings: Settings, /, **values: Any) -> None:
         now_s = time.time()
         output.write_json([info_json(info, now_s) for info in infos])
         return
-    columns = shutil.get_terminal_size().columns if output.is_terminal() else 200
+    columns = output.terminal_columns() or 200
     lines = info_lines(infos, columns) if infos else ["nothing is saved"]
     output.write("".join(line + "\n" for line in lines))
 

@@ -16,7 +16,7 @@ from llmcli.base.errors import ModelError
 from llmcli.base.records import dataclass
 from llmcli.base.units import exact
 from llmcli.models.gguf_leap import leap_strings
-from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, CutOffError, Named, Source, quoted, shown
+from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, CutOffError, Source, quoted, shown
 from llmcli.models.gguf_tensors import GgufTensor, read_tensors
 from llmcli.models.gguf_values import ARRAY, READERS, STRING, TYPE_NAMES, GgufArray
 from llmcli.models.sniff import MAGIC, in_words, what_is
@@ -129,14 +129,14 @@ def _read_metadata(source: Source, count: int) -> tuple[dict[str, Any], dict[str
     value_types: dict[str, str] = {}
     for index in range(count):
         start = source.position
-        raw = source.text(MAX_STRING_BYTES, Named("key {}", index))
+        raw = source.text(MAX_STRING_BYTES, f"key {index}")
         key = raw.decode("utf-8", "surrogateescape")
         # llama.cpp looks keys up as C strings: what follows a NUL would hide a second value under the same name.
         if not raw or b"\0" in raw:
             source.fail(f"key {index} is {quoted(key)}, expected a name", start)
         if key in metadata:
             source.fail(f"key {quoted(key)} is there twice", start)
-        kind = source.number(U32, Named("the type of {}", key))
+        kind = source.number(U32, "the type of", key)
         metadata[key] = _read_value(source, kind, key)
         value_types[key] = TYPE_NAMES[kind]
     return metadata, value_types
@@ -144,9 +144,9 @@ def _read_metadata(source: Source, count: int) -> tuple[dict[str, Any], dict[str
 
 def _read_value(source: Source, kind: int, key: str) -> Any:
     if reader := READERS.get(kind):
-        return source.number(reader, Named("the value of {}", key))
+        return source.number(reader, "the value of", key)
     if kind == STRING:
-        return source.text(MAX_STRING_BYTES, Named("the value of {}", key)).decode("utf-8", "surrogateescape")
+        return source.text(MAX_STRING_BYTES, "the value of", key).decode("utf-8", "surrogateescape")
     if kind == ARRAY:
         return _read_array(source, key)
     return source.fail(f"{quoted(key)} has type {kind}, expected 0 to 12", source.position - 4)
@@ -154,9 +154,9 @@ def _read_value(source: Source, kind: int, key: str) -> Any:
 
 def _read_array(source: Source, key: str) -> GgufArray:
     start = source.position
-    kind = source.number(U32, Named("the element type of {}", key))
-    count = source.number(U64, Named("the length of {}", key))
-    what = Named("the array {}", key)
+    kind = source.number(U32, "the element type of", key)
+    count = source.number(U64, "the length of", key)
+    what = f"the array {quoted(key)}"
     if kind == ARRAY:
         source.fail(f"{what} holds arrays, which llama.cpp does not read; expected numbers or strings", start)
     if kind not in TYPE_NAMES:
@@ -171,7 +171,7 @@ def _read_array(source: Source, key: str) -> GgufArray:
     return GgufArray(TYPE_NAMES[kind], count, source.cut(first))
 
 
-def _skip_strings(source: Source, count: int, what: object) -> None:
+def _skip_strings(source: Source, count: int, what: str) -> None:
     """Step over `count` strings. The one loop that runs once per token of a vocabulary: no calls in it."""
     source.strings_left -= count
     if source.strings_left < 0:

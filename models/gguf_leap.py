@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import re
 
-from llmcli.models.gguf_source import LEAP_READ_BYTES, MAX_HEADER_BYTES, U32, U64, Source
+from llmcli.models.gguf_source import MAX_HEADER_BYTES, U32, U64, Source
 from llmcli.models.gguf_values import TYPE_NAMES
 
 _LEAST_STRINGS = 256  # shorter arrays are walked through in no time
 _LEAST_BYTES, _MOST_BYTES = 10, 80  # of a string and its length, on average; where that is wrong the leap is in vain
 _LONGEST_KEY_BYTES = 120
+_SEARCH_BYTES = 1 << 16  # at a time; from a disk no slower than a page of it, and still in the processor's cache
 _PEEK_BYTES = 1 << 10
 _CHAIN = 6  # strings in a row that show that a place is inside an array of them
 _LONGEST_IN_CHAIN_BYTES = 255
@@ -36,11 +37,11 @@ def leap_strings(source: Source, count: int) -> bool:
     most = min(start + _MOST_BYTES * count, source.file_bytes, MAX_HEADER_BYTES)
     if count < _LEAST_STRINGS:
         return False
-    first = _last_inside(source, start + _LEAST_BYTES * count, most, 2 * count)
+    first = _last_inside(source, start + _LEAST_BYTES * count, most, 3 * count)
     for words in _STARTS:
         at = first
         while at < most:
-            end = min(at + LEAP_READ_BYTES, most)
+            end = min(at + _SEARCH_BYTES, most)
             source.leap(at)
             source.need(end - at, "an array of strings")
             if (found := _first_key(source.data, words, at, end)) is not None:
@@ -56,10 +57,12 @@ def _last_inside(source: Source, start: int, end: int, step: int) -> int:
 
     The steps are shorter than the arrays of numbers between a vocabulary and its merges, which are strings again.
     """
+    if step < _SEARCH_BYTES // 8:  # the end is most likely in the first bytes that are searched
+        return start
     inside, outside = start, start + step
     while outside < end and _is_inside(source.read_at(outside, _PEEK_BYTES)):
         inside, outside = outside, outside + step
-    while outside - inside > LEAP_READ_BYTES // 2:
+    while outside - inside > _SEARCH_BYTES:
         middle = (inside + outside) // 2
         if _is_inside(source.read_at(middle, _PEEK_BYTES)):
             inside = middle

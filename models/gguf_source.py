@@ -22,23 +22,11 @@ MAX_STRINGS = 1 << 21  # in all arrays of a header together
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 _FIRST_READ_BYTES = 1 << 20
 _KEPT_BYTES = 1 << 16
-LEAP_READ_BYTES = 1 << 14  # at a time between leaps; it stays in the processor's cache while it is searched
+_LEAP_READ_BYTES = 1 << 14  # at a time between leaps
 
 
 class CutOffError(ModelError):
     """The file ends before what its header promises: most likely a download that did not finish."""
-
-
-class Named:
-    """A part of the file as messages call it, put into words only for a message."""
-
-    __slots__ = ("_form", "_name")
-
-    def __init__(self, form: str, name: object) -> None:
-        self._form, self._name = form, name
-
-    def __str__(self) -> str:
-        return self._form.format(quoted(self._name) if isinstance(self._name, str) else self._name)
 
 
 class Source:
@@ -71,7 +59,7 @@ class Source:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def need(self, count: int, what: object, *, at: int | None = None) -> None:
+    def need(self, count: int, what: str, *, at: int | None = None) -> None:
         """Make `count` bytes from `at` (default: the position) available, or say that the file ends before."""
         start = self.position if at is None else at
         end = start + count
@@ -82,7 +70,7 @@ class Source:
         if end > MAX_HEADER_BYTES:
             self.fail(f"the header is longer than {MAX_HEADER_BYTES} bytes, the limit", start)
         # Growing by doubling: the bytes are copied at most twice in all.
-        ahead = self.filled + LEAP_READ_BYTES if self.leaps else max(2 * self.filled, _FIRST_READ_BYTES)
+        ahead = self.filled + _LEAP_READ_BYTES if self.leaps else max(2 * self.filled, _FIRST_READ_BYTES)
         target = min(max(end, ahead), self.file_bytes, MAX_HEADER_BYTES)
         if target > len(self.data):
             self.data += bytes(target - len(self.data))
@@ -107,24 +95,29 @@ class Source:
             count -= len(piece)
         return b"".join(pieces)
 
-    def number(self, reader: struct.Struct, what: object) -> Any:
-        """The next number."""
+    def number(self, reader: struct.Struct, what: str, name: str = "") -> Any:
+        """The next number; in messages it is `what`, followed by the name that the file gives it."""
         start = self.position
         end = start + reader.size
         if end > self.filled:
-            self.need(reader.size, what)
+            self.need(reader.size, _called(what, name))
         self.position = end
         return reader.unpack_from(self.data, start)[0]
 
-    def text(self, limit: int, what: object) -> bytes:
+    def text(self, limit: int, what: str, name: str = "") -> bytes:
         """A string: its length in 8 bytes, then its bytes."""
         start = self.position
-        size = self.number(U64, Named("the length of {}", what))
+        begin = start + 8
+        if begin > self.filled:
+            self.need(8, "the length of " + _called(what, name))
+        (size,) = U64.unpack_from(self.data, start)
         if size > limit:
-            self.fail(f"{what} is {size} bytes long, expected at most {limit}", start)
-        self.need(size, what)
-        self.position += size
-        return bytes(self.data[self.position - size : self.position])
+            self.fail(f"{_called(what, name)} is {size} bytes long, expected at most {limit}", start)
+        end = begin + size
+        if end > self.filled:
+            self.need(size, _called(what, name), at=begin)
+        self.position = end
+        return bytes(self.data[begin:end])
 
     def ahead(self, count: int) -> bytes:
         """The next `count` bytes, fewer where the file or the limit of a header ends; the position stays."""
@@ -133,7 +126,7 @@ class Source:
             self.need(end - self.position, "the list of tensors")
         return bytes(memoryview(self.data)[self.position : end])
 
-    def pass_over(self, count: int, what: object) -> None:
+    def pass_over(self, count: int, what: str) -> None:
         """Step over `count` bytes; many of them, where leaps are allowed, without reading them."""
         end = self.position + count
         if self.leaps and count > _KEPT_BYTES and end <= min(self.file_bytes, MAX_HEADER_BYTES):
@@ -153,7 +146,7 @@ class Source:
             return b""
         return bytes(memoryview(self.data)[start : self.position])
 
-    def fail_short(self, what: object, start: int, count: int) -> NoReturn:
+    def fail_short(self, what: str, start: int, count: int) -> NoReturn:
         """The file ends inside its header."""
         left = max(0, self.file_bytes - start)
         raise CutOffError(
@@ -165,6 +158,11 @@ class Source:
     def fail(self, problem: str, offset: int) -> NoReturn:
         """Refuse the file for what stands at this offset."""
         raise ModelError(f"{shown(self.path)} is not a usable GGUF file: at offset {offset}, {problem}")
+
+
+def _called(what: str, name: str) -> str:
+    """Put into words only for a message: a list of models reads ten thousand values."""
+    return f"{what} {quoted(name)}" if name else what
 
 
 def quoted(name: str) -> str:

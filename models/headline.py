@@ -1,7 +1,7 @@
 """What a list says of a model: a few facts from its header, or what is wrong with the file. Remembered by identity.
 
 Reading a header takes milliseconds, and a list of hundreds of models must not. So the facts of every listed file are
-kept in one small file under the cache folder, and count as long as the file is the same (identity.file_identity). A
+kept in one small file under the cache folder, and count as long as the file is the same (file_identity.py). A
 memo that is damaged, unwritable or of another version costs time, never an error. What is not in it is read by all
 processors at once.
 """
@@ -25,8 +25,8 @@ from llmcli.base.files import atomic_write, make_private_dir
 from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.base.shared_out import shared_out
+from llmcli.models.file_identity import FileIdentity
 from llmcli.models.gguf_source import shown
-from llmcli.models.identity import FileIdentity
 
 if TYPE_CHECKING:
     from llmcli.models.gguf_header import GgufHeader

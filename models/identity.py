@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from llmcli.base.bounded_file import read_bounded
 from llmcli.base.errors import ModelError
@@ -24,6 +24,7 @@ from llmcli.base.files import CHUNK_BYTES, atomic_write, make_private_dir
 from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.models.facts import ModelFacts, facts_from_json, require_vocabulary
+from llmcli.models.file_identity import FileIdentity, file_identity
 from llmcli.models.gguf_source import open_regular, shown
 from llmcli.models.reference import shard_of
 
@@ -31,17 +32,6 @@ from llmcli.models.reference import shard_of
 MEMO_VERSION = 2
 _MEMO_FOLDER = "models"
 _MEMO_MAX_BYTES = 1 << 20
-
-
-class FileIdentity(NamedTuple):
-    """What tells one state of one file from another; a list in the memo."""
-
-    real_path: str
-    device: int
-    inode: int
-    size_bytes: int
-    mtime_ns: int
-    ctime_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +160,6 @@ def _memo_path(path: Path, settings: Settings) -> Path:
     """One memo for each file, by whatever link it is reached; a shard counts with the folder its siblings are in."""
     key = str(path) if shard_of(path.name) else os.path.realpath(path)
     return settings.cache_dir / _MEMO_FOLDER / f"{hashlib.sha256(os.fsencode(key)).hexdigest()}.json"
-
-
-def file_identity(path: str, real_path_of: Callable[[str], str] = os.path.realpath) -> FileIdentity:
-    """The present state of a file. Raises OSError."""
-    status = os.stat(path)
-    return FileIdentity(
-        real_path_of(path),
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
 
 
 def _recall(memo: Path, path: Path) -> Inspected | None:

@@ -19,8 +19,8 @@ from llmcli.base.records import dataclass
 from llmcli.base.settings import Settings
 from llmcli.models import library
 from llmcli.models.default_model import BUILT_IN
+from llmcli.models.file_identity import FileIdentity, file_identity
 from llmcli.models.headline import Headline, Headlines
-from llmcli.models.identity import FileIdentity, file_identity
 from llmcli.models.library import Candidate, Source
 from llmcli.models.reference import is_half_name, looks_like_path, model_name, shard_of
 

@@ -254,3 +254,11 @@ def test_names_cannot_drive_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.read(reader, 1000) == b"inv\\udcff\r\nesc\\x1b[31m\r\nnew\\nline\r\n"
     os.close(writer)
     os.close(reader)
+
+
+def test_the_width_is_that_of_the_terminal_if_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "57")
+    monkeypatch.setattr(output, "is_terminal", lambda: False)
+    assert output.terminal_columns() is None
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    assert output.terminal_columns() == 57

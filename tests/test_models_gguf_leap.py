@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llmcli.base.errors import ModelError
 from llmcli.models.gguf_header import GgufHeader, read_header, skim_header
-from llmcli.models.gguf_source import CutOffError
+from llmcli.models.gguf_source import CutOffError, Source
 from llmcli.models.gguf_values import GgufArray
 from tests.fixtures.gguf_edit import ARRAY, I32, STRING, Array, Gguf
 from tests.library_case import tiny
@@ -40,6 +40,43 @@ def same(model: Gguf, path: Path, *, buffer: bytearray | None = None) -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_a_vocabulary_of_any_size(tmp_path: Path, count: int, last: bool) -> None:
     same(with_vocabulary([b"word%d" % n for n in range(count)], last=last), tmp_path / "m.gguf")
+
+
+def with_merges(words: list[bytes]) -> Gguf:
+    """Strings, numbers, strings again: the search must not take the second for the end of the first."""
+    model = with_vocabulary(words)
+    merges = [b" ".join((word[:3], word[3:])) for word in words]
+    return model.set("tokenizer.ggml.merges", ARRAY, Array(STRING, merges)).u32("tokenizer.ggml.eos_token_id", 2)
+
+
+@pytest.mark.parametrize("length", [2, 6, 12, 30])
+@pytest.mark.parametrize("count", [300, 5000, 40_000])
+def test_merges_behind_the_vocabulary(tmp_path: Path, count: int, length: int) -> None:
+    same(with_merges([b"%d" % n + b"w" * length for n in range(count)]), tmp_path / "m.gguf")
+
+
+def test_little_of_a_vocabulary_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [b"w" * (n % 17 + 1) for n in range(100_000)]
+    path = with_merges(words).write(tmp_path / "m.gguf")
+    read: list[int] = []
+    fill, read_at = Source._fill, Source.read_at
+
+    def counting_fill(source: Source, start: int, end: int) -> int:
+        read.append(end - start)
+        return fill(source, start, end)
+
+    def counting_read(source: Source, offset: int, count: int) -> bytes:
+        read.append(count)
+        return read_at(source, offset, count)
+
+    monkeypatch.setattr(Source, "_fill", counting_fill)
+    monkeypatch.setattr(Source, "read_at", counting_read)
+    skimmed = skim_header(path)
+    assert outline(skimmed) == outline(read_header(path))
+    read.clear()
+    skim_header(path)
+    assert sum(read) < skimmed.data_offset / 15
+    assert len(read) < 40
 
 
 # A length in front of a text that begins like a key, and a type behind it: what the search takes for a key.

@@ -58,6 +58,20 @@ def test_a_list_longer_than_one_look(tmp_path: Path) -> None:
     assert [tensor.offset for tensor in tensors] == [256 * number for number in range(3000)]
 
 
+@pytest.mark.parametrize("name", [b"t 5", b"t\xc3\xa4", b"t" * 63, b"t" * 64, b"", b"t\0", b" ", b"t5"])
+@pytest.mark.parametrize("at", [0, 7, 1999])
+def test_one_odd_name_among_many(tmp_path: Path, name: bytes, at: int) -> None:
+    model = tiny()
+    model.tensors[:] = [Tensor(b"t%d" % number, [32], 0, bytes(128)) for number in range(2000)]
+    model.tensors[at] = Tensor(name, [32], 0, bytes(128))
+    path = model.write(tmp_path / "m.gguf")
+    found = found_in(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf_tensors, "_read_plain", lambda *_: [])
+        assert found_in(path) == found
+    assert isinstance(found, str) == (name in {b"t" * 64, b"", b"t\0", b"t5"})
+
+
 def test_a_name_that_comes_again_far_behind(tmp_path: Path) -> None:
     model = tiny()
     model.tensors += [Tensor(b"t%d" % number, [32], 0, bytes(128)) for number in range(2000)]

@@ -9,8 +9,8 @@ import pytest
 
 from llmcli.base.settings import load
 from llmcli.models.check import check_model
+from llmcli.models.file_identity import file_identity
 from llmcli.models.headline import Headline, Headlines, read_headline
-from llmcli.models.identity import file_identity
 from tests.library_case import tiny
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmcli.base import settings as settings_module
+from llmcli.base import shared_out
 from llmcli.base.settings import Settings
 from llmcli.models import headline
 from llmcli.models.headline import Headline, read_headline
@@ -183,11 +185,69 @@ def test_a_bad_memo_costs_nothing_but_time(settings: Settings, memo: bytes) -> N
     kept.write_bytes(memo)
     assert take_inventory(settings) == first
     assert kept.read_bytes() == good
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        "ok",
+        [],
+        {"status": "ok"},
+        ["ok"],
+        ["fine", None, "llama", "F32", 32, 128, 512],
+        [["ok"], None, "llama", "F32", 32, 128, 512],
+        ["ok", None, 7, "F32", 32, 128, 512],
+        ["ok", None, "llama", "F32", "32", 128, 512],
+        ["ok", None, "llama", "F32", True, 128, 512],
+        ["ok", None, "llama", "F32", 32, -128, 512],
+        ["ok", None, "llama", "F32", 32, 128, 512, 1],
+    ],
+)
+def test_what_a_memo_cannot_say_is_read_again(settings: Settings, values: object) -> None:
+    write_tiny(own_folder(settings) / "m.gguf")
+    first = take_inventory(settings)
+    kept = settings.cache_dir / "models" / "headlines.json"
+    good = kept.read_bytes()
     broken = json.loads(good)
     for entry in broken["files"].values():
-        entry[1] = {"status": "ok"}
+        entry[1] = values
     kept.write_bytes(json.dumps(broken).encode())
     assert take_inventory(settings) == first
+    assert kept.read_bytes() == good
+
+
+def test_many_are_read_by_several_processes_and_listed_as_by_one(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = own_folder(settings)
+    for number in range(60):
+        write_tiny(folder / f"m{number}.gguf", context=512 + number)
+    (folder / "page.gguf").write_bytes(b"<html>")
+    monkeypatch.setattr(shared_out, "_processors", lambda: 1)
+    alone = take_inventory(settings)
+    monkeypatch.setattr(shared_out, "_processors", lambda: 3)
+    (settings.cache_dir / "models" / "headlines.json").unlink()
+    assert take_inventory(settings) == alone
+    assert sorted(entry.headline.n_ctx_train or 0 for entry in alone) == [0, *range(512, 572)]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), ValueError("embedded null byte")])
+def test_what_the_system_does_not_give_is_tried_again_next_time(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    write_tiny(own_folder(settings) / "m.gguf")
+
+    def failing(path: Path, **options: object) -> Headline:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(headline, "read_headline", failing)
+        (entry,) = take_inventory(settings)
+    reason = getattr(error, "strerror", None) or str(error)
+    assert entry.headline == Headline("damaged", f"cannot be read: {reason}")
+    assert entry.reference == str(entry.path)
+    assert take_inventory(settings)[0].headline.status == "ok"
 
 
 def test_a_cache_folder_that_cannot_be_written_is_no_failure(settings: Settings) -> None:

@@ -27,7 +27,7 @@ from llmcli.bench.sizes import Sizes
 from llmcli.models.estimate import kv_cache_bytes
 from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_header import read_header
-from llmcli.models.gguf_tensors import GgufTensor
+from llmcli.models.tensor_list import GgufTensor
 
 _EMBEDDING, _OUTPUT, _EXPERTS = "token_embd.weight", "output.weight", "_exps."
 

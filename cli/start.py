@@ -1,4 +1,4 @@
-"""The console script. A Ctrl-C while the program is still being imported, half of a short command's time, is one, too."""
+"""The console script. A Ctrl-C while the program is being imported, half of a short command's time, is one, too."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from llmcli.models.facts import ModelFacts
 from llmcli.models.gguf_header import read_header
 from llmcli.models.gguf_keys import Keys
 from llmcli.models.gguf_source import shown
-from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import GGML_TYPES, WEIGHT_TYPES
+from llmcli.models.tensor_list import GgufTensor
 
 _SUFFIXES = (".lora_a", ".lora_b")
 

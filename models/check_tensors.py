@@ -15,9 +15,9 @@ from llmcli.models import architectures as arch
 from llmcli.models.facts import NO_VOCABULARY
 from llmcli.models.gguf_header import GgufHeader
 from llmcli.models.gguf_keys import Keys
-from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import GGML_TYPES, TYPE_IDS, WEIGHT_TYPES
 from llmcli.models.layers import Layers
+from llmcli.models.tensor_list import GgufTensor
 
 TENSOR_ALIGNMENT_BYTES = 32  # TENSOR_ALIGNMENT of ggml: memory-mapped weights that lie otherwise are an abort
 _F32 = TYPE_IDS["F32"]

@@ -12,12 +12,12 @@ from typing import Any
 
 from llmcli.base.errors import ModelError
 from llmcli.base.records import dataclass
-from llmcli.models.facts import ModelFacts, quant_of_tensors
+from llmcli.models.facts import ModelFacts, count_kinds, quant_of_tensors
 from llmcli.models.gguf_header import GgufHeader
 from llmcli.models.gguf_keys import Keys
-from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import GGML_TYPES
 from llmcli.models.gguf_values import GgufArray
+from llmcli.models.tensor_list import GgufTensor
 
 MAX_LIST_ITEMS = 64
 _SAMPLING = "general.sampling."
@@ -130,7 +130,7 @@ def describe(headers: Sequence[GgufHeader], facts: ModelFacts | None, problem: s
         architecture=architecture,
         name=texts.text("general.name"),
         kind=texts.text("general.type"),
-        quant=_quant(first, tensors),
+        quant=_quant(headers),
         n_params=sum(tensor.elements for tensor in tensors),
         tensor_bytes=sum(tensor.nbytes for tensor in tensors),
         file_bytes=sum(header.file_bytes for header in headers),
@@ -209,9 +209,10 @@ def _unicode(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _quant(header: GgufHeader, tensors: Sequence[GgufTensor]) -> str | None:
+def _quant(headers: Sequence[GgufHeader]) -> str | None:
+    kinds = count_kinds(headers)
     try:
-        return quant_of_tensors(Keys(header), tensors) if tensors else None
+        return quant_of_tensors(Keys(headers[0]), kinds) if kinds else None
     except ModelError:
         return None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from llmcli.base.errors import ModelError
@@ -14,7 +15,7 @@ from llmcli.base.text import printable
 if TYPE_CHECKING:
     from llmcli.models.gguf_header import GgufHeader
     from llmcli.models.gguf_keys import Keys
-    from llmcli.models.gguf_tensors import GgufTensor
+    from llmcli.models.tensor_list import Kind
 
 NO_VOCABULARY = frozenset({"no_vocab", "none"})
 
@@ -148,7 +149,7 @@ def facts_from(headers: Sequence[GgufHeader], *, longest_token_bytes: int) -> Mo
         longest_token_bytes=longest_token_bytes,
         has_chat_template=_text_or_none(first, "tokenizer.chat_template") is not None,
         n_positions=positions.shape[1] if positions and len(positions.shape) > 1 else None,
-        quant=quant_of_tensors(keys, tensors.values()),
+        quant=quant_of_tensors(keys, count_kinds(headers)),
         n_params=sum(tensor.elements for tensor in tensors.values()),
         tensor_bytes=sum(tensor.nbytes for tensor in tensors.values()),
         file_bytes=sum(header.file_bytes for header in headers),
@@ -179,14 +180,22 @@ def _text_or_none(header: GgufHeader, key: str) -> str | None:
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else None
 
 
-def quant_of_tensors(keys: Keys, tensors: Iterable[GgufTensor]) -> str:
-    """The file type, else the most frequent tensor type.
+def count_kinds(headers: Sequence[GgufHeader]) -> Counter[Kind]:
+    """How many tensors of each shape and type a model has, of which there are few: in the order in which they come."""
+    return Counter(chain.from_iterable(header.tensors.kinds for header in headers))
+
+
+def quant_of_tensors(keys: Keys, kinds: Mapping[Kind, int]) -> str:
+    """The file type, else the most frequent tensor type; given how many tensors there are of each kind.
 
     A file type of 0 is also what writers leave unset, so it counts only where it fits the tensors.
     """
     from llmcli.models.gguf_types import FILE_TYPES, GGML_TYPES
 
-    ((most, _),) = Counter([tensor.type_id for tensor in tensors]).most_common(1)
+    counts = Counter[int]()
+    for (_, type_id, _), count in kinds.items():
+        counts[type_id] += count
+    ((most, _),) = counts.most_common(1)
     most_frequent = GGML_TYPES[most].name
     file_type = keys.integer("general.file_type")
     if file_type is None or file_type not in FILE_TYPES or (file_type == 0 and most_frequent != "F32"):

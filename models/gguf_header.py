@@ -17,9 +17,10 @@ from llmcli.base.records import dataclass
 from llmcli.base.units import exact
 from llmcli.models.gguf_leap import leap_strings
 from llmcli.models.gguf_source import MAX_STRINGS, U32, U64, CutOffError, Source, quoted, shown
-from llmcli.models.gguf_tensors import GgufTensor, read_tensors
+from llmcli.models.gguf_tensors import read_tensors
 from llmcli.models.gguf_values import ARRAY, READERS, STRING, TYPE_NAMES, GgufArray
 from llmcli.models.sniff import MAGIC, in_words, what_is
+from llmcli.models.tensor_list import TensorList
 
 # Limits. The largest real headers (a quarter of a million tokens with their merges, some thousand tensors) reach a
 # tenth of them; a file that keeps to all of them is read in about a second.
@@ -46,7 +47,7 @@ class GgufHeader:
     byte_order: str
     metadata: Mapping[str, Any]
     value_types: Mapping[str, str]
-    tensors: tuple[GgufTensor, ...]
+    tensors: TensorList
     alignment: int
     data_offset: int
     file_bytes: int
@@ -208,13 +209,14 @@ def _alignment(source: Source, metadata: Mapping[str, Any], value_types: Mapping
     return int(value)
 
 
-def _check_extents(source: Source, tensors: tuple[GgufTensor, ...], data_offset: int, alignment: int) -> None:
+def _check_extents(source: Source, tensors: TensorList, data_offset: int, alignment: int) -> None:
     """The tensors lie one behind the other, each padded, and all of them inside the file."""
     expected = end = 0
-    for name, _, _, offset, nbytes in tensors:
+    for index, offset in enumerate(tensors.offsets):
         if offset != expected:
-            source.fail(f"tensor {quoted(name)} is at offset {offset} of the data, expected {expected}", data_offset)
-        end = offset + nbytes
+            name = quoted(tensors[index].name)
+            source.fail(f"tensor {name} is at offset {offset} of the data, expected {expected}", data_offset)
+        end = offset + tensors.kinds[index][2]
         expected = -(-end // alignment) * alignment
     missing = data_offset + end - source.file_bytes
     if missing > 0:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from llmcli.models.gguf_source import U32, U64, Source, quoted
 from llmcli.models.gguf_types import GGML_TYPES, REMOVED_TYPES
+from llmcli.models.tensor_list import Kind, TensorList
 
 MAX_NAME_BYTES = 63  # GGML_MAX_NAME holds one more for the final NUL
 MAX_DIMENSIONS = 4
@@ -18,66 +19,55 @@ _USUAL_ENTRY_BYTES = 96
 # The length of the name, at most what one byte holds; the name; number of dimensions, likewise; shape, type, offset.
 _LONGEST_CUT_BYTES = 8 + 255 + 4 + 8 * 255 + 4 + 8
 _CAREFUL_ENTRIES = 512  # about as many as a piece holds: beside an odd one the others are read twice and not each time
-_Kind: TypeAlias = tuple[tuple[int, ...], int, int]
 
 
-class GgufTensor(NamedTuple):
-    """One entry of the tensor list. A tuple, because a list of models makes a hundred thousand of them.
-
-    shape   ggml order: the fastest dimension first, at least one
-    offset  from the start of the data, in bytes
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    type_id: int
-    offset: int
-    nbytes: int
-
-    @property
-    def elements(self) -> int:
-        """How many weights it holds."""
-        return math.prod(self.shape)
-
-
-_made_of = partial(tuple.__new__, GgufTensor)  # of a tuple, without a call of Python's
-
-
-def read_tensors(source: Source, count: int) -> tuple[GgufTensor, ...]:
+def read_tensors(source: Source, count: int) -> TensorList:
     """The next `count` entries. Raises ModelError for what is no tensor, or is there twice."""
-    found: list[GgufTensor] = []
-    names: set[str] = set()
-    # Most entries have a shape and type that another one had: what they come to is looked up by their bytes.
-    kinds: dict[bytes, _Kind | None] = {}
-    while len(found) < count:
-        plain = _read_plain(source, count - len(found), names, kinds)
-        found += plain
-        for _ in range(0 if plain else min(_CAREFUL_ENTRIES, count - len(found))):
-            found.append(_read_entry(source, len(found), names))
-    return tuple(found)
+    found = _Columns([], [], [], set(), {})
+    while len(found.names) < count:
+        if not _read_plain(source, count - len(found.names), found):
+            for _ in range(min(_CAREFUL_ENTRIES, count - len(found.names))):
+                _read_entry(source, found)
+    return TensorList(found.names, found.kinds, found.offsets)
 
 
-def _read_plain(source: Source, most: int, names: set[str], kinds: dict[bytes, _Kind | None]) -> list[GgufTensor]:
-    """As many entries as one look shows, if nothing is odd about any of them; else none, and nothing is passed."""
+class _Columns(NamedTuple):
+    """What was read so far; `known`: shapes and types by their bytes, since most entries have those of another one."""
+
+    names: list[bytes]
+    kinds: list[Kind]
+    offsets: list[int]
+    seen: set[bytes]
+    known: dict[bytes, Kind | None]
+
+    def add(self, names: Iterable[bytes], kinds: Iterable[Kind], offsets: Iterable[int]) -> None:
+        self.names.extend(names)
+        self.kinds.extend(kinds)
+        self.offsets.extend(offsets)
+
+
+def _read_plain(source: Source, most: int, found: _Columns) -> bool:
+    """Add as many entries as one look shows; none, and False, where anything is odd about any of them."""
     piece = source.ahead(min(_PIECE_BYTES, most * _USUAL_ENTRY_BYTES + _LONGEST_CUT_BYTES))
     parts, taken = _cut(piece, most)
-    text = b" ".join(parts.names)
-    if any(parts.zeros) or not text.isascii() or b"\0" in text:
-        return []
-    ordered = text.decode("ascii").split(" ")
-    fresh = {name for name in ordered if 0 < len(name) <= MAX_NAME_BYTES}
-    # A blank in a name makes more of them than there were; so does no entry at all, of which split makes one name.
-    if len(ordered) != len(parts.names) or len(fresh) < len(ordered) or not names.isdisjoint(fresh):
-        return []
-    kinds.update((middle, _plain_kind(middle)) for middle in set(parts.middles).difference(kinds))
-    found = [kind for middle in parts.middles if (kind := kinds[middle])]
-    if len(found) < len(ordered):
-        return []
-    names |= fresh
+    fresh, known = set(parts.names), found.known
+    if not fresh or len(fresh) < len(parts.names) or not found.seen.isdisjoint(fresh) or not _are_plain(fresh):
+        return False
+    if any(parts.zeros):
+        return False
+    known.update((middle, _plain_kind(middle)) for middle in set(parts.middles).difference(known))
+    kinds = [kind for middle in parts.middles if (kind := known[middle])]
+    if len(kinds) < len(parts.names):
+        return False
+    found.add(parts.names, kinds, struct.unpack(f"<{len(kinds)}Q", b"".join(parts.offsets)))
+    found.seen.update(fresh)
     source.position += taken
-    shapes, type_ids, sizes = zip(*found, strict=True)
-    offsets = struct.unpack(f"<{len(found)}Q", b"".join(parts.offsets))
-    return list(map(_made_of, zip(ordered, shapes, type_ids, offsets, sizes, strict=True)))
+    return True
+
+
+def _are_plain(names: set[bytes]) -> bool:
+    lengths = set(map(len, names))
+    return min(lengths) > 0 and max(lengths) <= MAX_NAME_BYTES and b"\0" not in b" ".join(names)
 
 
 class _Parts(NamedTuple):
@@ -111,7 +101,7 @@ def _cut(piece: bytes, most: int) -> tuple[_Parts, int]:
     return _Parts(names, middles, offsets, b"".join(zeros)), at
 
 
-def _plain_kind(what: bytes) -> _Kind | None:
+def _plain_kind(what: bytes) -> Kind | None:
     """(shape, type, bytes of the tensor) of the middle of an entry: number of dimensions, shape, type."""
     (dimensions,) = U32.unpack_from(what)
     if not 0 < dimensions <= MAX_DIMENSIONS:
@@ -126,21 +116,22 @@ def _plain_kind(what: bytes) -> _Kind | None:
     return tuple(shape), type_id, shape[0] // kind.block_elements * kind.block_bytes * rows
 
 
-def _read_entry(source: Source, index: int, names: set[str]) -> GgufTensor:
-    start = source.position
+def _read_entry(source: Source, found: _Columns) -> None:
+    start, index = source.position, len(found.names)
     raw = source.text(MAX_NAME_BYTES, f"the name of tensor {index}")
     name = raw.decode("utf-8", "surrogateescape")
     if not raw or b"\0" in raw:
         source.fail(f"the name of tensor {index} is {quoted(name)}", start)
-    if name in names:
+    if raw in found.seen:
         source.fail(f"tensor {quoted(name)} is there twice", start)
-    names.add(name)
-    return _read_tensor(source, name)
+    kind = _read_kind(source, f"tensor {quoted(name)}")
+    offset = source.number(U64, "the offset of tensor", name)
+    found.seen.add(raw)
+    found.add([raw], [kind], [offset])
 
 
-def _read_tensor(source: Source, name: str) -> GgufTensor:
+def _read_kind(source: Source, what: str) -> Kind:
     start = source.position
-    what = f"tensor {quoted(name)}"
     dimensions = source.number(U32, f"the shape of {what}")
     if dimensions > MAX_DIMENSIONS:
         source.fail(f"{what} has {dimensions} dimensions, expected at most {MAX_DIMENSIONS}", start)
@@ -160,5 +151,4 @@ def _read_tensor(source: Source, name: str) -> GgufTensor:
     blocks, rest = divmod(shape[0], kind.block_elements)
     if rest:
         source.fail(f"{what} has rows of {shape[0]}, expected a multiple of {kind.block_elements} ({kind.name})", start)
-    nbytes = blocks * kind.block_bytes * (elements // shape[0])
-    return GgufTensor(name, shape, type_id, source.number(U64, f"the offset of {what}"), nbytes)
+    return shape, type_id, blocks * kind.block_bytes * (elements // shape[0])

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 _VERSION = 2
 _LEAST_FOR_A_PROCESS = 24  # a header takes one or two milliseconds
-_SHAPE, _NBYTES = attrgetter("shape"), attrgetter("nbytes")
 _MEMO_NAME = "headlines.json"
 _MEMO_MAX_BYTES = 64 << 20
 
@@ -86,18 +84,17 @@ def read_headline(path: Path, *, buffer: bytearray | None = None) -> Headline:
 
 
 def _figures(headers: Sequence[GgufHeader]) -> dict[str, Any]:
-    from llmcli.models.facts import quant_of_tensors
+    from llmcli.models.facts import count_kinds, quant_of_tensors
     from llmcli.models.gguf_keys import Keys
 
-    tensors = [tensor for header in headers for tensor in header.tensors]
+    kinds = count_kinds(headers)
     keys = Keys(headers[0])
     architecture = keys.text("general.architecture") or ""
     return {
         "architecture": architecture or None,
-        "quant": quant_of_tensors(keys, tensors) if tensors else None,
-        # By shape, of which a model has few: a list of models counts a hundred thousand tensors.
-        "n_params": sum(math.prod(shape) * count for shape, count in Counter(map(_SHAPE, tensors)).items()),
-        "tensor_bytes": sum(map(_NBYTES, tensors)),
+        "quant": quant_of_tensors(keys, kinds) if kinds else None,
+        "n_params": sum(math.prod(shape) * count for (shape, _, _), count in kinds.items()),
+        "tensor_bytes": sum(nbytes * count for (_, _, nbytes), count in kinds.items()),
         "n_ctx_train": keys.integer(f"{architecture}.context_length"),
     }
 

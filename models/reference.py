@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from llmcli.base.records import dataclass
 
@@ -29,6 +30,8 @@ _QUANT = re.compile(
     r")(?!_?[A-Za-z0-9])",
     re.IGNORECASE,
 )
+# A list asks the same of each name for all its neighbours.
+_remembered = lru_cache(maxsize=4096)
 _FLOAT_QUANTS = {"BF16", "F16", "FP16", "F32", "FP32"}
 
 
@@ -91,6 +94,7 @@ def model_name(file_name: str) -> str:
     return file_name[: -len(SUFFIX)] if file_name.lower().endswith(SUFFIX) else file_name
 
 
+@_remembered
 def quant_of(file_name: str) -> str | None:
     """The quantization field of a file name in capitals (`UD-Q4_K_XL`), the last one where there are several."""
     found = _QUANT.findall(model_name(file_name))
@@ -134,13 +138,15 @@ def select(selector: str, names: Iterable[str], repo: str) -> list[str]:
     return by_name or by_field or [n for n in names if _field(n, repo) == f"ud-{wanted}"]
 
 
-def _spellings(name: str) -> set[str]:
+@_remembered
+def _spellings(name: str) -> frozenset[str]:
     folder, _, base = name.casefold().rpartition("/")
     short = model_name(base)
     prefix = f"{folder}/" if folder else ""
-    return {prefix + base, prefix + short, base, short, short + SUFFIX}
+    return frozenset({prefix + base, prefix + short, base, short, short + SUFFIX})
 
 
+@_remembered
 def _field(name: str, repo: str) -> str:
     """The part of a file's name that tells it from its siblings, for comparison without case.
 

@@ -17,10 +17,10 @@ from llmcli.base.files import atomic_write
 from llmcli.base.text import printable
 from llmcli.models.gguf_header import GgufHeader, read_header
 from llmcli.models.gguf_source import Source, shown
-from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import TYPE_IDS
 from llmcli.models.gguf_values import ARRAY, STRING, GgufArray
 from llmcli.models.sniff import MAGIC
+from llmcli.models.tensor_list import GgufTensor
 from llmcli.quant.imatrix import Entry, Floats, Imatrix
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from llmcli.engine.type_error import relative_error, restored
 from llmcli.models.gguf_header import GgufHeader
-from llmcli.models.gguf_tensors import GgufTensor
 from llmcli.models.gguf_types import GGML_TYPES, TYPE_IDS
+from llmcli.models.tensor_list import GgufTensor
 from llmcli.quant.run import Source
 
 Floats = NDArray[np.float32]

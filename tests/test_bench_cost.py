@@ -13,7 +13,7 @@ from llmcli.bench.cost import Active, _active, active_weights, cost_of
 from llmcli.bench.sizes import Sizes
 from llmcli.models.check import check_model
 from llmcli.models.estimate import kv_cache_bytes
-from llmcli.models.gguf_tensors import GgufTensor
+from llmcli.models.tensor_list import GgufTensor
 from tests.test_engine_plan import LLAMA
 
 

@@ -11,7 +11,9 @@ from llmcli.base.version import VERSION
 
 
 def started(*lines: str) -> subprocess.CompletedProcess[str]:
-    code = "\n".join(["import sys", "sys.argv[1:] = ['--version']", *lines, "from llmcli.cli.start import run", "run()"])
+    code = "\n".join(
+        ["import sys", "sys.argv[1:] = ['--version']", *lines, "from llmcli.cli.start import run", "run()"]
+    )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 

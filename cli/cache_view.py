@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llmcli.base.text import printable
@@ -158,11 +158,17 @@ def report_lines(report: CacheReport) -> list[str]:
         lines.append(f"cache: miss reason: {report.miss_reason}{detail}")
     lines.append(f"cache: {format_bytes(report.read_bytes)} read, {format_bytes(report.written_bytes)} written")
     if report.first_difference:
-        lines.append(f"cache: {difference_line(report.first_difference, 'stored', 'this prompt')}")
+        found = report.first_difference
+        texts = (("stored", found["stored"]), ("this prompt", found["prompt"]))
+        lines += [f"cache: {line}" for line in difference_lines(found["position_tokens"], texts)]
     return lines
 
 
-def difference_line(difference: Mapping[str, Any], one: str, other: str) -> str:
-    """Where two prompts part, with the text around it; JSON strings, so that spaces and newlines can be seen."""
-    stored, prompt = (json.dumps(difference[name], ensure_ascii=False) for name in ("stored", "prompt"))
-    return printable(f"first difference at token {difference['position_tokens']:,}: {one} {stored}, {other} {prompt}")
+def difference_lines(position_tokens: int, texts: Sequence[tuple[str, str]]) -> list[str]:
+    """Where prompts part, and the text around it below: the name of each prompt, and its text.
+
+    As JSON strings, so that spaces and newlines can be seen.
+    """
+    rows = [(printable(name), printable(json.dumps(text, ensure_ascii=False))) for name, text in texts]
+    width = max(len(name) for name, _ in rows)
+    return [f"first difference at token {position_tokens:,}:", *(f"  {name:<{width}}  {text}" for name, text in rows)]

@@ -14,7 +14,7 @@ from llmcli.base.text import printable
 from llmcli.base.units import format_count
 from llmcli.cache_store.policy import DEFAULT_MIN_TOKENS
 from llmcli.cli import output
-from llmcli.cli.cache_view import difference_line
+from llmcli.cli.cache_view import difference_lines
 from llmcli.cli.complete import complete_file
 from llmcli.cli.inputs import gather_parts, system_prompt
 from llmcli.cli.options import model_option, option, verbosity_options
@@ -127,8 +127,8 @@ def _told(found: Why, values: Mapping[str, Any]) -> str:
     if found.difference is None:
         lines.append("the prompts are the same")
     else:
-        renamed = {**found.difference, "stored": found.difference["a"], "prompt": found.difference["b"]}
-        lines.append(difference_line(renamed, names[0], names[1]))
+        texts = list(zip(names, (found.difference["a"], found.difference["b"]), strict=True))
+        lines += difference_lines(found.difference["position_tokens"], texts)
     lines += [f"advice: {printable(advice)}" for advice in found.advice]
     if found.if_last:
         counted = _shared(found.if_last.shared_tokens, found.if_last.restored_tokens)

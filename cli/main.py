@@ -118,7 +118,7 @@ def call(arguments: Sequence[str]) -> int:
         output.stderr_text(error.format_message() + "\n")
         return 2
     except click.ClickException as error:
-        return _fail(_usage_line(error), 2)
+        return _fail(_usage_line(error, arguments), 2)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", ctrl_c.INTERRUPTED)
     except LlmcliError as error:
@@ -133,10 +133,14 @@ def call(arguments: Sequence[str]) -> int:
         return _bug(error, verbose=any(a in ("-v", "--verbose") for a in arguments))
 
 
-def _usage_line(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
+def _usage_line(error: click.ClickException, arguments: Sequence[str]) -> str:
+    context: click.Context | None = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split())
-    return message + (f"{_origin(error, context)} (see {context.command_path} --help)" if context else "")
+    if context:
+        return f"{message}{_origin(error, context)} (see {context.command_path} --help)"
+    # click's parser says what is wrong with an option, not of which command.
+    command = [name for name in arguments[:1] if name in COMMANDS]
+    return f"{message} (see {' '.join([_PROGRAM, *command, '--help'])})"
 
 
 def _origin(error: click.ClickException, context: click.Context) -> str:

@@ -91,6 +91,8 @@ def test_lines_of_verbose() -> None:
     assert report_lines(report) == [
         "cache: miss reason: other_kv_type (a; b)",
         "cache: 2.0 KiB read, 0 B written",
-        r'cache: first difference at token 1,234: stored "one\ntwo", this prompt "one \u001b"',
+        "cache: first difference at token 1,234:",
+        r'cache:   stored       "one\ntwo"',
+        r'cache:   this prompt  "one \u001b"',
     ]
     assert report_lines(CacheReport("auto")) == ["cache: 0 B read, 0 B written"]

@@ -1,7 +1,8 @@
 """Many small jobs that only compute and read, shared out over the processors of this machine.
 
 Processes, because Python's threads take turns; copies of this one (fork), because to start Python anew takes longer
-than the jobs. Only Linux is known to allow that: elsewhere, and with one processor, nothing is shared out.
+than the jobs. Only Linux is known to allow that, and only while there are no other threads, whose locks a copy would
+find taken for good: elsewhere, and with one processor, nothing is shared out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _MOST_PROCESSES = 8
-_CAN_FORK = sys.platform == "linux"
+_THREADS = "/proc/self/task"  # all of them, those of native libraries too
 
 
 def shared_out(work: Callable[[T], Any], items: Sequence[T], *, least: int) -> list[Any]:
@@ -41,8 +42,14 @@ def shared_out(work: Callable[[T], Any], items: Sequence[T], *, least: int) -> l
 
 
 def _processors() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if _CAN_FORK else 1
+    """How many this process may use for copies of itself."""
+    if sys.platform != "linux":
+        return 1
+    try:
+        is_alone = len(os.listdir(_THREADS)) == 1
+    except OSError:
+        return 1
+    return len(os.sched_getaffinity(0)) if is_alone else 1
 
 
 class _Child:

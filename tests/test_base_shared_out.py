@@ -46,8 +46,30 @@ def test_one_processor_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {process for _, process in shared_out(with_process, ITEMS, least=1)} == {os.getpid()}
 
 
+def processors(*lines: str) -> int:
+    """What a process of its own finds after these lines."""
+    code = "\n".join([*lines, "from llmcli.base import shared_out", "print(shared_out._processors())"])
+    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+
+
 def test_this_machine() -> None:
-    assert 1 <= module._processors() <= (os.cpu_count() or 1)
+    if sys.platform != "linux":
+        assert processors() == 1
+        return
+    assert processors() == len(os.sched_getaffinity(0))
+    assert processors("import os", "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})") == 1
+
+
+def test_a_process_with_threads_is_not_copied() -> None:
+    assert (
+        processors("import threading, time", "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()")
+        == 1
+    )
+
+
+def test_threads_that_cannot_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_THREADS", "/proc/self/no such thing")
+    assert module._processors() == 1
 
 
 def killed() -> None:

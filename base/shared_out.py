@@ -27,9 +27,10 @@ def shared_out(work: Callable[[T], Any], items: Sequence[T], *, least: int) -> l
     A process that dies costs time: what it did not give back is worked out here.
     """
     count = min(_processors(), _MOST_PROCESSES, max(1, len(items) // least))
-    children = [_Child(work, items[share::count]) for share in range(1, count)]
+    children: list[_Child] = []
     results: list[Any] = [None] * len(items)
     try:
+        children.extend(_Child(work, items[share::count]) for share in range(1, count))
         results[::count] = map(work, items[::count])
         for share, child in enumerate(children, 1):
             mine = items[share::count]
@@ -56,20 +57,26 @@ class _Child:
     """A copy of this process that works off its items, writes the results into a pipe, and is gone."""
 
     def __init__(self, work: Callable[[T], Any], items: Sequence[T]) -> None:
-        self._pid = 0  # none: as if it had died at once
-        self._pipe, into = os.pipe()
+        self._pid, self._pipe, into = 0, -1, -1  # as if it had died at once
+        # A Ctrl-C comes before the copy or after it, never in between, where both would tell of it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
+            self._pipe, into = os.pipe()
             self._pid = os.fork()
             if self._pid == 0:
                 os.close(self._pipe)  # or it would be its own reader, and wait for ever if this process were killed
                 _work_and_exit(work, items, into)
-        except OSError:  # one process too many
+        except OSError:  # one process or one file too many
             pass
         finally:
-            os.close(into)
+            if into >= 0:
+                os.close(into)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def results(self) -> list[Any] | None:
         """Wait for the end; None where it did not come to it."""
+        if not self._pid:
+            return None
         try:
             with open(self._pipe, "rb", closefd=False) as source:
                 found = json.loads(source.read())
@@ -79,7 +86,8 @@ class _Child:
 
     def end(self) -> None:
         """See that it is gone: it has given back what it had, or nobody wants that any more."""
-        os.close(self._pipe)
+        if self._pipe >= 0:
+            os.close(self._pipe)
         if self._pid:
             with contextlib.suppress(OSError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -89,6 +97,9 @@ class _Child:
 def _work_and_exit(work: Callable[[T], Any], items: Sequence[T], into: int) -> None:
     """The whole life of a child. It says nothing and runs none of the parent's handlers and exits."""
     try:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         with open(into, "wb") as out:
             out.write(json.dumps(list(map(work, items))).encode())
         os._exit(0)

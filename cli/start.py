@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -13,4 +14,5 @@ def run() -> None:
         main.run()
     except KeyboardInterrupt:  # before `main.call` or behind it
         sys.stderr.write("error: interrupted\n")
-        raise SystemExit(130) from None
+        sys.stderr.flush()
+        os._exit(130)  # a second one would break into the interpreter's own end, with words of its own

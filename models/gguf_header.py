@@ -65,8 +65,8 @@ def read_header(path: Path) -> GgufHeader:
 def skim_header(path: Path, *, buffer: bytearray | None = None) -> GgufHeader:
     """The same for a list of models: the vocabulary is leapt over, which makes it ten to twenty times as fast.
 
-    Its long arrays have the right count and no contents. Where the leap leads astray, or
-    anything at all is odd, the header is read in full.
+    Its long arrays have the right count and no contents, and damage inside them is not seen. Where the leap leads
+    astray, or anything else is odd, the header is read in full.
     """
     with Source(path, buffer=buffer, leaps=True) as source:
         try:
@@ -79,6 +79,8 @@ def skim_header(path: Path, *, buffer: bytearray | None = None) -> GgufHeader:
 def read_header_from(source: Source) -> GgufHeader:
     """The header in a source that is already open."""
     version, tensor_count, key_count = _read_preamble(source)
+    if not tensor_count:
+        source.leaps = False  # nothing behind the last key would tell where a leap went astray
     metadata, value_types = _read_metadata(source, key_count)
     alignment = _alignment(source, metadata, value_types)
     tensors = read_tensors(source, tensor_count)

@@ -20,7 +20,7 @@ from llmcli.models.gguf_values import TYPE_NAMES
 
 _LEAST_STRINGS = 256  # shorter arrays are walked through in no time
 _LEAST_BYTES, _MOST_BYTES = 10, 80  # of a string and its length, on average; where that is wrong the leap is in vain
-_LONGEST_KEY_BYTES = 120
+_LONGEST_KEY_BYTES = 120  # with its length
 _SEARCH_BYTES = 1 << 16  # at a time; from a disk no slower than a page of it, and still in the processor's cache
 _PEEK_BYTES = 1 << 10
 _CHAIN = 6  # strings in a row that show that a place is inside an array of them
@@ -98,8 +98,9 @@ def _first_key(data: bytearray, words: tuple[bytes, ...], start: int, end: int) 
 
 def _is_key(data: bytearray, start: int, filled: int) -> bool:
     (size,) = U64.unpack_from(data, start)
-    key = data[start + 8 : start + 8 + size]
     behind = start + 8 + size
-    if len(key) != size or behind + 4 > filled or not re.fullmatch(rb"[A-Za-z0-9_.-]+", key):
+    if size > _LONGEST_KEY_BYTES - 8 or behind + 4 > filled:  # first: what claims gigabytes must not be cut out
+        return False
+    if not re.fullmatch(rb"[A-Za-z0-9_.-]+", data[start + 8 : behind]):
         return False
     return U32.unpack_from(data, behind)[0] in TYPE_NAMES

@@ -124,7 +124,10 @@ def _half(repo: Path, repo_id: str, paths: RealPaths) -> Iterator[_Found]:
     """What unfinished downloads left among the blobs. Their names tell nothing, so only what starts like a model."""
     for path in library.half_files(repo):
         if library.starts_like_gguf(path):
-            status = os.stat(path)
+            try:
+                status = os.stat(path)
+            except OSError:  # just finished
+                continue
             headline = Headline("incomplete", "half a download")
             entry = Listed(repo_id, str(path), path, (path,), "hub", repo_id, status.st_size, status.st_mtime, headline)
             yield _Found(entry, paths.of(str(path)))

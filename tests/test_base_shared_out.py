@@ -115,6 +115,22 @@ def test_no_process_left(four: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared_out(with_process, ITEMS, least=1) == [[item * item, os.getpid()] for item in ITEMS]
 
 
+@pytest.mark.parametrize("left", range(8))
+def test_hardly_any_file_may_be_opened(left: int) -> None:
+    code = (
+        "import os, resource\n"
+        "from llmcli.base import shared_out as module\n"
+        "module._processors = lambda: 4\n"
+        "lowest = os.dup(0)\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + {left}, hard))\n"
+        "os.close(lowest)\n"
+        "print(module.shared_out(lambda item: -item, list(range(40)), least=1) == [-item for item in range(40)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
+
+
 def test_results_larger_than_a_pipe_holds(four: None) -> None:
     assert shared_out(lambda item: "x" * 50_000 + str(item), ITEMS, least=1) == [f"{'x' * 50_000}{n}" for n in ITEMS]
 

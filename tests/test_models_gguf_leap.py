@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -96,6 +97,38 @@ def test_words_that_look_like_keys_mislead_nobody(tmp_path: Path, at: int, word:
 @given(words=st.lists(st.binary(max_size=40), min_size=256, max_size=300))
 def test_any_words(tmp_path_factory: pytest.TempPathFactory, words: list[bytes]) -> None:
     same(with_vocabulary(words), tmp_path_factory.mktemp("leap") / "m.gguf")
+
+
+class CountingBuffer(bytearray):
+    """Counts the bytes that are cut out of it."""
+
+    cut_bytes = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.cut_bytes += len(found) if isinstance(index, slice) else 1
+        return found
+
+
+def test_words_that_claim_gigabytes(tmp_path: Path) -> None:
+    """None of them is cut out of the megabytes that a leap over an earlier vocabulary has made room for."""
+    liar = (0x7FFFFFFF).to_bytes(8, "little") + b"tokenizer.ggml."
+    model = tiny().set("tokenizer.ggml.other", ARRAY, Array(STRING, [b""] * 100_000))
+    model.set("tokenizer.ggml.tokens", ARRAY, Array(STRING, [liar] * 2000)).u32("tokenizer.ggml.bos_token_id", 1)
+    buffer = CountingBuffer()
+    skim_header(model.write(tmp_path / "m.gguf"), buffer=buffer)
+    assert len(buffer) > 500_000
+    assert buffer.cut_bytes < 10_000
+    same(model, tmp_path / "m.gguf")
+
+
+def test_a_vocabulary_with_nothing_behind_it_is_not_leapt_over(tmp_path: Path) -> None:
+    """What a leap finds is checked by what follows; without tensors nothing does."""
+    words = [b"w%d" % n for n in range(600)]
+    words[590:592] = [b"general.name", b"four"]  # the length of the second would do as a type
+    model = with_vocabulary(words, last=True)
+    model.tensors.clear()
+    same(model, tmp_path / "m.gguf")
 
 
 def test_one_buffer_for_many_files(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from llmcli.base import settings as settings_module
 from llmcli.base import shared_out
 from llmcli.base.settings import Settings
-from llmcli.models import headline
+from llmcli.models import headline, library
 from llmcli.models.headline import Headline, read_headline
 from llmcli.models.inventory import Listed, take_inventory
 from llmcli.models.library import own_folder
@@ -264,3 +264,17 @@ def test_a_name_with_control_bytes(settings: Settings) -> None:
         out.write(tiny().dump())
     (entry,) = take_inventory(settings)
     assert entry.is_usable
+
+
+def test_a_download_that_ends_while_it_is_looked_at(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = add_to_cache(settings, "o/M-GGUF", "M-Q4_0.gguf", tiny().dump())
+    half = link.parents[2] / "blobs" / ("c" * 64 + ".incomplete")
+    half.write_bytes(b"GGUF")
+
+    def ending(path: Path) -> bool:
+        if path == half:
+            half.unlink()
+        return True
+
+    monkeypatch.setattr(library, "starts_like_gguf", ending)
+    assert [entry.name for entry in take_inventory(settings)] == ["M-Q4_0"]

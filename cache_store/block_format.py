@@ -32,7 +32,6 @@ MAX_FILE_BYTES = 4 << 30  # no model comes near; a made-up sparse file could oth
 MAX_PARTS = 8
 MAX_PREVIEW_BYTES = 512
 PART_NAME_BYTES = 16
-SNAPSHOT_PART = "state"  # valid only exactly at the block's end; every other part may be cut between tokens
 CHECKSUM_BYTES = 16
 _ALIGN = 64
 _INEXACT = 1

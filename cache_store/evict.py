@@ -73,11 +73,11 @@ def delete_leaves(
     layout: Layout,
     keys: Iterable[tuple[Key, Key]],
     kept: frozenset[Key],
-    reason: str | None,
+    reason: str,
 ) -> tuple[int, int]:
     """Delete the (key, parent) blocks in this order, passing over pinned ones and ones with children by now.
 
-    reason   why, as a miss will tell it; None: another block holds the same
+    reason   why, as a miss will tell it
     Returns (blocks, bytes) deleted.
     """
     blocks = nbytes = 0
@@ -89,18 +89,9 @@ def delete_leaves(
         known = delete_block(connection, key, reason, time.time())
         if remove(path) or known:
             blocks, nbytes = blocks + 1, nbytes + (known or size)
-    if reason is not None and nbytes:
+    if nbytes:
         add_to_counter(connection, f"{reason}_bytes", nbytes)
     return blocks, nbytes
-
-
-def superseded(connection: sqlite3.Connection, parent: Key, tokens: bytes, exact: bool) -> list[Key]:  # noqa: FBT001
-    """Childless blocks behind `parent` whose tokens (big-endian) are a true prefix of `tokens`."""
-    return [
-        key
-        for key, shared in neighbours(connection, parent, tokens)
-        if shared < len(tokens) and not _has_children(connection, key) and _is(connection, key, shared, exact)
-    ]
 
 
 def neighbours(connection: sqlite3.Connection, parent: Key, tokens: bytes) -> list[tuple[Key, int]]:
@@ -202,12 +193,6 @@ def _chain_bytes(connection: sqlite3.Connection, ends: frozenset[Key]) -> int:
 
 def _has_children(connection: sqlite3.Connection, key: Key) -> bool:
     return connection.execute("SELECT 1 FROM children WHERE parent = ? LIMIT 1", (key,)).fetchone() is not None
-
-
-def _is(connection: sqlite3.Connection, key: Key, token_bytes: int, exact: bool) -> bool:  # noqa: FBT001
-    """Whether the block has exactly these many bytes of tokens and this exactness."""
-    row = connection.execute("SELECT n_tokens, exact FROM blocks WHERE key = ?", (key,)).fetchone()
-    return row is not None and (row[0] * TOKEN_BYTES, bool(row[1])) == (token_bytes, exact)
 
 
 def _size(path: str) -> int:

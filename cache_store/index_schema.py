@@ -92,7 +92,7 @@ def insert_block(connection: sqlite3.Connection, header: BlockHeader, used_s: fl
 def delete_block(connection: sqlite3.Connection, key: Key, reason: str | None, now_s: float) -> int:
     """Drop the row of a block and remember why it went; returns its bytes (0 where there was no row).
 
-    reason   None: another block holds the same, so nothing went
+    reason   None: another file takes its place, so nothing went
     """
     row = connection.execute(
         "SELECT parent, nbytes, fingerprint, salt, start_tokens, exact FROM blocks WHERE key = ?", (key,)

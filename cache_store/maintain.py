@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from llmcli.cache_store.block_file import read_header, read_part, remove
 from llmcli.cache_store.block_format import BlockHeader, DamagedError
@@ -19,7 +21,7 @@ from llmcli.cache_store.layout import TEMP_PREFIX, BlockName, parse_block_name
 from llmcli.cache_store.upkeep import reconcile
 from llmcli.cache_store.writers import stray_temps
 
-_DELETE_AT_ONCE = 128  # blocks per transaction: others may write in between
+_AT_ONCE = 128  # blocks per transaction: others may write in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,18 @@ def verify(context: Context, *, repair: bool, on_bytes: Callable[[int], None] | 
 
     repair removes damaged blocks, blocks whose beginning is gone, and temp files of ended processes, and brings the
     index in line. Files that are not ours are reported and left. `on_bytes` is told the bytes read so far.
+
+    What seems wrong is looked at again with the others shut out: between two looks at a folder they remove chains and
+    save them again.
     """
     repair = repair and context.mode == WRITABLE
     problems: list[Problem] = []
     blocks = nbytes = 0
     for path, name in _files(context):
-        what, size = _trouble(context, path, name)
-        removable = name is not None and what is not None and not what.startswith("cannot be read")
-        if what is not None:
-            problems.append(Problem(path, what, removed=repair and removable and remove(path)))
-        else:
+        problem, size = _check(context, path, name, repair=repair)
+        if problem is not None:
+            problems.append(problem)
+        elif size:
             blocks, nbytes = blocks + 1, nbytes + size
             if on_bytes:
                 on_bytes(nbytes)
@@ -68,6 +72,29 @@ def verify(context: Context, *, repair: bool, on_bytes: Callable[[int], None] | 
         problems.append(Problem(temp, "left by a process that was ended", removed=repair and remove(temp)))
     added, dropped = reconcile(context) if repair else (0, 0)
     return Verified(blocks, nbytes, tuple(problems), added, dropped)
+
+
+@contextlib.contextmanager
+def _alone(context: Context) -> Iterator[None]:
+    """No other process saves or removes in here; where this one may not write that cannot be had."""
+    if context.mode != WRITABLE:
+        yield
+        return
+    with context.index.writing():
+        yield
+
+
+def _check(context: Context, path: Path, name: BlockName | None, *, repair: bool) -> tuple[Problem | None, int]:
+    """What is wrong with a file, and else its size; 0 where it is gone by now."""
+    what, size = _trouble(context, path, name)
+    if what is None:
+        return None, size
+    with _alone(context):
+        what, size = _trouble(context, path, name)
+        if what is None:
+            return None, size
+        removable = name is not None and not what.startswith("cannot be read")
+        return Problem(path, what, removed=repair and removable and remove(path)), 0
 
 
 def _files(context: Context) -> list[tuple[Path, BlockName | None]]:
@@ -111,22 +138,34 @@ def _is_other(path: Path) -> bool:
 
 
 def _adrift(context: Context, *, repair: bool) -> list[Problem]:
-    """Blocks that no chain from position 0 leads to."""
-    problems: list[Problem] = []
+    """Blocks that no chain from position 0 leads to, in the order of their positions."""
+    suspects: list[BlockHeader] = []
     reached: dict[Key, int] = {}
     for header in sorted((header for header, _ in context.headers()), key=lambda header: header.start_tokens):
-        path = Path(context.layout.block(header.parent, header.key))
-        first = header.start_tokens == 0
-        if first or reached.get(header.parent) == header.start_tokens or _has_new_parent(context, header):
+        if header.start_tokens == 0 or reached.get(header.parent) == header.start_tokens:
             reached[header.key] = header.start_tokens + header.n_tokens
-        elif path.exists():
-            problems.append(Problem(path, "its beginning is gone", removed=repair and remove(path)))
+        else:
+            suspects.append(header)
+    problems: list[Problem] = []
+    for some in _in_batches(suspects, _AT_ONCE):
+        with _alone(context):
+            problems += [problem for header in some if (problem := _surely_adrift(context, header, repair=repair))]
     return problems
 
 
-def _has_new_parent(context: Context, header: BlockHeader) -> bool:
-    """Whether the parent was written by another process after its folder had been looked at."""
-    return climb(context.layout, header.key, header.parent) is not None
+def _surely_adrift(context: Context, header: BlockHeader, *, repair: bool) -> Problem | None:
+    path = Path(context.layout.block(header.parent, header.key))
+    if climb(context.layout, header.key, header.parent) is not None or not path.exists():
+        return None
+    return Problem(path, "its beginning is gone", removed=repair and remove(path))
+
+
+_Item = TypeVar("_Item")
+
+
+def _in_batches(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
+    """`items` in order, `size` at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def carry_out(context: Context, plan: RemovalPlan) -> tuple[int, int]:
@@ -141,11 +180,11 @@ def carry_out(context: Context, plan: RemovalPlan) -> tuple[int, int]:
         context.names.remove(name)
     kept = context.names.pinned()
     doomed = [(block.key, block.parent) for block in plan.blocks]
-    for start in range(0, len(doomed), _DELETE_AT_ONCE):
+    for some in _in_batches(doomed, _AT_ONCE):
         with context.index.writing() as connection:
             if connection is not None:
-                some = delete_leaves(connection, context.layout, doomed[start : start + _DELETE_AT_ONCE], kept, REMOVED)
-                blocks, nbytes = blocks + some[0], nbytes + some[1]
+                went = delete_leaves(connection, context.layout, some, kept, REMOVED)
+                blocks, nbytes = blocks + went[0], nbytes + went[1]
     return blocks, nbytes
 
 

@@ -69,10 +69,6 @@ class Names:
         """The keys that must not be evicted."""
         return frozenset(name.key for name in self.all() if name.pinned)
 
-    def named(self) -> frozenset[Key]:
-        """The keys that somebody named or pinned."""
-        return frozenset(name.key for name in self.all())
-
     def _path(self, name: str) -> Path:
         require_name(name)
         return self._layout.names / name.encode("utf-8", "replace").hex()

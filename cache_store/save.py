@@ -15,18 +15,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llmcli.base.records import dataclass
 from llmcli.cache_store.block_file import read_header, read_part, remove, write_temp
-from llmcli.cache_store.block_format import SNAPSHOT_PART, BlockHeader, DamagedError, NewBlock, pack_header
+from llmcli.cache_store.block_format import BlockHeader, DamagedError, NewBlock, pack_header
 from llmcli.cache_store.context import OFF, WRITABLE, Context, make_folder
-from llmcli.cache_store.keys import NO_KEY, Fingerprint, Namespace, pack_tokens, sortable
+from llmcli.cache_store.keys import NO_KEY, Fingerprint, Namespace, pack_tokens
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.policy import free_bytes
-
-if TYPE_CHECKING:
-    import sqlite3
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +186,7 @@ def _tree_bytes(folder: Path) -> int:
 
 
 def _place(context: Context, parent: BlockRef | None, path: Path, temp: Path) -> BlockHeader | None:
-    """Give the file its name and its row; None where its parent is gone. Tails that it contains make way for it."""
+    """Give the file its name and its row; None where its parent is gone."""
     from llmcli.cache_store import gone
     from llmcli.cache_store.index_schema import delete_block, insert_block
 
@@ -209,21 +205,4 @@ def _place(context: Context, parent: BlockRef | None, path: Path, temp: Path) ->
                 connection, Namespace(header.fingerprint, header.salt), header.parent, header.start_tokens,
                 header.tokens, exact=header.exact,
             )  # fmt: skip
-            _drop_superseded(context, connection, header)
     return header
-
-
-def _drop_superseded(context: Context, connection: sqlite3.Connection, header: BlockHeader) -> None:
-    """Remove shorter siblings that say nothing more: cutting the new block gives the same rows.
-
-    One with a snapshot is a boundary of its own and stays; so does one that was named, or that others continue.
-    """
-    from llmcli.cache_store.evict import delete_leaves, superseded
-
-    named = context.names.named()
-    for key in superseded(connection, header.parent, sortable(header.tokens), header.exact):
-        path = context.layout.block(header.parent, key)
-        with contextlib.suppress(FileNotFoundError, DamagedError):
-            shorter, _ = read_header(path)
-            if SNAPSHOT_PART not in shorter.parts and set(shorter.parts) <= set(header.parts):
-                delete_leaves(connection, context.layout, [(key, header.parent)], named, None)

@@ -90,8 +90,15 @@ def _write_pending(context: Context) -> None:
                 "UPDATE blocks SET used_s = max(used_s, ?), hits = hits + ? WHERE key = ?", (when_s, times, used)
             )
         for key in damaged:
-            delete_block(connection, Key(key), "damaged", time.time())
+            if not _is_saved_again(connection, context, Key(key)):
+                delete_block(connection, Key(key), "damaged", time.time())
         gone.trim(connection)
+
+
+def _is_saved_again(connection: sqlite3.Connection, context: Context, key: Key) -> bool:
+    """Whether a block that was removed has a file by now, of this run or another: its row is that file's."""
+    row = connection.execute("SELECT parent FROM blocks WHERE key = ?", (key,)).fetchone()
+    return row is not None and os.path.exists(context.layout.block(as_key(row[0]), key))
 
 
 def _expire(context: Context, before_s: float) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmcli.cache_store.evict import delete_leaves, expire, make_room, neighbours, stored_bytes, superseded
+from llmcli.cache_store.evict import delete_leaves, expire, make_room, neighbours, stored_bytes
 from llmcli.cache_store.index import Index
 from llmcli.cache_store.keys import Key, pack_tokens, sortable
 from llmcli.cache_store.layout import Layout
@@ -151,16 +151,3 @@ def _check(connection: sqlite3.Connection, parent: Key, children: dict[Key, byte
     assert max(found.values(), default=0) == max(map(shared, children.values()))
     prefixes = {ids for ids in children.values() if query.startswith(ids)}
     assert prefixes <= {children[key] for key in found}
-
-
-def test_superseded(store: PrefixStore) -> None:
-    first = put(store, list(range(256)))
-    short = put(store, [1, 2], after=first[-1], state=True)
-    put(store, [1, 2, 3], after=first[-1], exact=False)
-    longer = put(store, [1, 2, 3, 4], after=first[-1], state=True)
-    put(store, [5], after=longer[-1])
-    with index_of(store).reading() as connection:
-        assert connection is not None
-        ids = sortable(pack_tokens([1, 2, 3, 4, 5]))
-        assert superseded(connection, first[-1].key, ids, True) == [short[0].key]
-        assert superseded(connection, first[-1].key, sortable(pack_tokens([1, 2])), True) == []

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from llmcli.cache_store import chain, index_file, maintain
+from llmcli.cache_store.block_format import BlockHeader
+from llmcli.cache_store.context import Context
+from llmcli.cache_store.index import Index
+from llmcli.cache_store.keys import Key
+from llmcli.cache_store.layout import Layout
+from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.store import PrefixStore
 from tests.cache_store_case import (  # noqa: F401
     FINGERPRINT,
@@ -117,3 +126,51 @@ def test_repair_brings_the_index_in_line(store: PrefixStore, tmp_path: Path) -> 
     assert (verified.index_added, verified.index_dropped, verified.problems) == (3, 1, ())
     assert store.keeper().stats().stored_bytes == sum(file.stat().st_size for file in block_files(tmp_path / "s"))
     assert_right(store, store.match(FINGERPRINT, TOKENS).blocks)
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_chain_that_others_remove_and_save_again_meanwhile_is_whole(
+    store: PrefixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, repair: bool
+) -> None:
+    monkeypatch.setitem(index_file._OPTIONS, "timeout", 0.05)  # what the other may not do is not waited for
+    headers, climb, tried = Context.headers, chain.climb, list[int]()
+    end = store.match(FINGERPRINT, TOKENS).blocks[-1].key.hex()
+
+    def before_the_first_was_saved(context: Context) -> Iterator[tuple[BlockHeader, float]]:
+        yield from (found for found in headers(context) if found[0].start_tokens)
+
+    def while_they_go_and_come(layout: Layout, key: Key, parent: Key) -> list[BlockRef] | None:
+        with open_store(tmp_path / "s") as other:
+            keeper = other.keeper()
+            tried.append(keeper.carry_out(keeper.plan_rm(end))[0])
+            found = climb(layout, key, parent)
+            put(other, TOKENS)
+        return found
+
+    monkeypatch.setattr(Context, "headers", before_the_first_was_saved)
+    monkeypatch.setattr(maintain, "climb", while_they_go_and_come)
+    assert problems(store, repair=repair) == []
+    assert set(tried) == {0}
+    monkeypatch.undo()
+    assert [path.exists() for path in block_files(tmp_path / "s")] == [True] * 4
+    assert problems(store) == []
+
+
+def test_damage_that_is_mended_before_it_is_removed_stays(
+    store: PrefixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(store.match(FINGERPRINT, TOKENS).blocks[0].path)
+    good = first.read_bytes()
+    first.write_bytes(good[:-1])
+
+    @contextlib.contextmanager
+    def after_the_other(index: Index) -> Iterator[object]:
+        """The other process had its turn while this one waited for the lock."""
+        first.write_bytes(good)
+        with writing(index) as connection:
+            yield connection
+
+    writing = Index.writing
+    monkeypatch.setattr(Index, "writing", after_the_other)
+    assert problems(store, repair=True) == []
+    assert len(block_files(tmp_path / "s")) == 4

@@ -29,7 +29,6 @@ def test_save_get_replace_remove(names: Names, tmp_path: Path) -> None:
     names.save("other", P, K, pinned=False)
     assert [name.name for name in names.all()] == ["contract 2024 é", "other"]
     assert names.pinned() == {K}
-    assert names.named() == {K, P}
     names.save("contract 2024 é", K, P, pinned=False)
     assert names.pinned() == frozenset()
     assert names.remove("other")

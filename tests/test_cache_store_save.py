@@ -91,29 +91,14 @@ def test_a_block_folder_that_is_a_link_is_not_written_through(tmp_path: Path) ->
     assert (len(told), list(outside.iterdir())) == (1, [])
 
 
-def test_a_longer_sibling_takes_the_place_of_a_tail(tmp_path: Path) -> None:
-    with open_store(tmp_path / "s") as store:
-        put(store, TOKENS[:50])
-        put(store, TOKENS[:60])
-        assert len(block_files(tmp_path / "s")) == 1
-        put(store, [*TOKENS[:55], 999])
-        assert len(block_files(tmp_path / "s")) == 2
-        assert [store.match(FINGERPRINT, TOKENS[:n]).matched_tokens for n in (50, 60)] == [50, 60]
-        assert store.keeper().stats().stored_bytes == total_bytes(tmp_path / "s")
-
-
-def test_tails_that_are_needed_stay(tmp_path: Path) -> None:
-    with open_store(tmp_path / "s") as store:
-        put(store, TOKENS[:10], state=True)
-        parent = put(store, TOKENS[:20])[-1]
-        put(store, TOKENS[20:30], after=parent)
-        (named,) = put(store, TOKENS[:40])
-        store.keeper().name(named, "forty", pin=False)
-        put(store, TOKENS[:50], exact=False)
-        store.put(FINGERPRINT, None, TOKENS[:60], {"attn": b"x"})  # has no window rows: it does not replace what has
-        put(store, TOKENS[:70], state=True)
-        lengths = sorted(entry.tokens for entry in store.keeper().entries())
-    assert lengths == [10, 30, 40, 50, 70]
+def test_a_chain_goes_on_behind_a_tail_that_another_process_saved_longer_meanwhile(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s") as one, open_store(tmp_path / "s") as other:
+        tail = put(one, TOKENS[:50])[-1]
+        longer = put(other, TOKENS[:80])[-1]
+        end = put(one, TOKENS[50:], after=tail)[-1]
+        assert [ref.key for ref in one.match(FINGERPRINT, TOKENS).blocks] == [tail.key, end.key]
+        assert [ref.key for ref in one.match(FINGERPRINT, TOKENS[:80]).blocks] == [longer.key]  # rather whole than cut
+        assert_right(one, [tail, longer, end])
 
 
 def test_the_budget_holds_and_the_oldest_ends_go(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from llmcli.cache_store.policy import Policy
 from llmcli.cache_store.store import PrefixStore
-from tests.cache_store_case import FINGERPRINT, POLICY, block_files, open_store, put
+from tests.cache_store_case import FINGERPRINT, POLICY, Told, block_files, open_store, put
 
 TOKENS = list(range(600))
 
@@ -29,6 +29,19 @@ def test_uses_are_written_late_and_in_the_files_at_once(tmp_path: Path) -> None:
         assert column(tmp_path / "s", "hits") == [0, 0, 0]
         store.flush()
         assert column(tmp_path / "s", "hits") == [1, 1, 0]
+
+
+def test_a_damaged_block_that_is_saved_again_before_the_index_hears_of_it_keeps_its_row(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s", notify=Told()) as store:
+        put(store, TOKENS)
+        damaged, gone = store.match(FINGERPRINT, TOKENS).blocks[1:]
+        store.reject(damaged, "for the test")
+        store.reject(gone, "for the test")
+        put(store, TOKENS[:512])
+        store.flush()
+        assert column(tmp_path / "s", "start_tokens") == [0, 256]
+        assert store.match(FINGERPRINT, TOKENS).matched_tokens == 512
+        assert store.keeper().stats().stored_bytes == sum(file.stat().st_size for file in block_files(tmp_path / "s"))
 
 
 def test_each_folder_is_made_durable_once_and_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

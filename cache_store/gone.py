@@ -12,15 +12,14 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from llmcli.cache_store.keys import BLOCK_TOKENS, TOKEN_BYTES, Key, Namespace
+from llmcli.cache_store.keys import BLOCK_TOKENS, GRID_TOKENS, TOKEN_BYTES, Key, Namespace
 
 MAX_MARKS = 50_000
-_STEP_TOKENS = 64  # restores end on multiples of it, counted from position 0
 
 
 def _ends(start_tokens: int, n_tokens: int) -> list[int]:
     """Where in a block of `n_tokens` a restore can end, the block's own end last."""
-    return [*range(_STEP_TOKENS - start_tokens % _STEP_TOKENS, n_tokens, _STEP_TOKENS), n_tokens]
+    return [*range(GRID_TOKENS - start_tokens % GRID_TOKENS, n_tokens, GRID_TOKENS), n_tokens]
 
 
 def _marks(

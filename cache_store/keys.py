@@ -22,6 +22,7 @@ from llmcli.base.records import dataclass
 
 FORMAT_VERSION = 1
 BLOCK_TOKENS = 256
+GRID_TOKENS = 64  # restores end at multiples of it, counted from position 0: there a cold prefill may be cut
 TOKEN_BYTES = 4
 
 Key = NewType("Key", bytes)

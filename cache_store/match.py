@@ -2,8 +2,9 @@
 
 Walk: the key of the next 256 tokens is computed and its file opened, until there is none. Then the children of the
 last block (shorter blocks, and full ones that differ somewhere) are compared token by token. A child that matches
-whole is walked on from, so conversations that were stored turn by turn are followed to their end. The stored token
-ids are compared everywhere; a key alone proves nothing.
+whole is walked on from, so conversations that were stored turn by turn are followed to their end. At last the tails
+beside the blocks that were walked past are tried, where a longer run may hang on one. The stored token ids are
+compared everywhere; a key alone proves nothing.
 
 Blocks that this look-up may not use (the end of a named prefix, an answer) are followed too, a little way: they are
 stored, and what the prompt shares with them decides which stored prompt is the nearest, and what it is a use of.
@@ -21,6 +22,7 @@ from llmcli.cache_store.block_file import read_header
 from llmcli.cache_store.block_format import BlockHeader, DamagedError
 from llmcli.cache_store.keys import (
     BLOCK_TOKENS,
+    GRID_TOKENS,
     NO_KEY,
     TOKEN_BYTES,
     Key,
@@ -147,6 +149,7 @@ class Walk:
     _expansions: int = 0
     _expanded: set[Key] = field(default_factory=set)
     _unusable: list[_Node] = field(default_factory=list)
+    _walked: list[_Node] = field(default_factory=list)  # walked past; their children were not looked at
     _parting: Parting = field(init=False)
 
     def __post_init__(self) -> None:
@@ -165,6 +168,7 @@ class Walk:
         while self.ending_part and not self._found_enough(above) and above.before and self._may_expand():
             above = above.before
             self._explore(above)
+        self._look_aside()
         blocks, passed = _refs(self._best), self._pass_unusable()
         return Found(blocks, self._partial, self._partial_tokens, self._parting.difference(), passed)
 
@@ -192,6 +196,33 @@ class Walk:
                     whole.append(child)
             stack += [self._walk_full(node.then(child)) for child in sorted(whole, key=lambda ref: ref.n_tokens)]
 
+    def _look_aside(self) -> None:
+        """See what is stored behind tails of the blocks that were walked past, as long as a restore could end later.
+
+        A stretch of tokens can be stored twice, in a full block and in a tail with more behind it: by two processes
+        that begin at the same time, or by an import. Only tails that end on the grid are looked for: by their keys,
+        since listing the children of every block on the way would cost more than it ever wins.
+        """
+        while self._walked and not self.ending_part and self._could_end_later() and self._may_expand():
+            node = self._walked.pop()
+            for tail in self._tails_on_grid(node):
+                if tail.key not in self._expanded:
+                    self._explore(self._walk_full(node.then(tail)))
+
+    def _tails_on_grid(self, node: _Node) -> Iterator[BlockRef]:
+        """Blocks behind `node` of less than 256 tokens of the prompt that end on the grid."""
+        start, is_exact = node.end_tokens, node.ref is None or node.ref.exact
+        for end in range(start - start % GRID_TOKENS + GRID_TOKENS, start + BLOCK_TOKENS, GRID_TOKENS):
+            tokens = self.prompt[start * TOKEN_BYTES : end * TOKEN_BYTES]
+            if len(tokens) == (end - start) * TOKEN_BYTES:
+                tail = self._open(node, self.namespace.key(node.key, tokens, exact=is_exact), tokens)
+                if tail is not None:
+                    yield tail
+
+    def _could_end_later(self) -> bool:
+        end = (self._best.end_tokens if self._best else 0) + self._partial_tokens
+        return end // GRID_TOKENS < len(self.prompt) // TOKEN_BYTES // GRID_TOKENS
+
     def _pass_unusable(self) -> tuple[BlockRef, ...]:
         """Follow what may not be used as far as the prompt goes with it; the blocks of the longest such run."""
         deepest, left = None, _MAX_UNUSABLE
@@ -218,6 +249,7 @@ class Walk:
             tokens = self.prompt[start : start + step]
             if len(tokens) < step or (found := self._full_block(node, tokens)) is None:
                 return node
+            self._walked.append(node)
             node = node.then(found)
             if self.ending_part and self.ending_part in found.part_bytes:
                 self._consider(node)

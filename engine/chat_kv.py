@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from llmcli.cache_store.keys import GRID_TOKENS
 from llmcli.engine.context import SEQUENCE, AbortedError, Context
 from llmcli.engine.engine import Engine
 from llmcli.engine.prefix_recipe import common_length
 from llmcli.engine.prefix_turns import TurnCache
-from llmcli.engine.session import GRID_TOKENS
 
 _MOST_SNAPSHOTS = 4
 # How much is computed between two looks at whether somebody waits.

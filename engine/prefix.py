@@ -29,7 +29,7 @@ from llmcli.base.errors import LlmcliError
 from llmcli.base.settings import Settings
 from llmcli.base.text import printable
 from llmcli.cache_store.cost import Rates
-from llmcli.cache_store.keys import Fingerprint
+from llmcli.cache_store.keys import GRID_TOKENS, Fingerprint
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.parting import Difference
 from llmcli.cache_store.reasons import MissReason, too_short
@@ -41,7 +41,6 @@ from llmcli.engine.prefix_report import MODEL_NAME_NOTE, MODEL_PATH_NOTE, CacheO
 from llmcli.engine.prefix_restore import Restorer
 from llmcli.engine.prefix_save import Saver, plan_spans
 from llmcli.engine.prefix_trust import Trust
-from llmcli.engine.session import GRID_TOKENS
 
 
 class PrefixCache:

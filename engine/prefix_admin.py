@@ -22,7 +22,7 @@ from llmcli.base.errors import (
 )
 from llmcli.base.settings import Settings
 from llmcli.base.units import format_count
-from llmcli.cache_store.keys import BLOCK_TOKENS, Fingerprint
+from llmcli.cache_store.keys import BLOCK_TOKENS, GRID_TOKENS, Fingerprint
 from llmcli.cache_store.match import BlockRef
 from llmcli.cache_store.reasons import other_reason
 from llmcli.cache_store.save import Stored
@@ -37,7 +37,6 @@ from llmcli.engine.prefix import PrefixCache, open_prefix_cache
 from llmcli.engine.prefix_recipe import RECIPE_PART, Recipe, StablePrefix, stable_prefix, text_of
 from llmcli.engine.prefix_report import CacheOptions, CacheReport
 from llmcli.engine.prompt import BuiltPrompt, PromptRequest, fit_prompt
-from llmcli.engine.session import GRID_TOKENS
 from llmcli.engine.state_io import Block, ExportFailedError, RestoreFailedError, StateMover
 
 # Computed behind a stored chain to compare logits: what a run computes at most behind what it restores.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from llmcli.base.errors import LlmcliError
 from llmcli.base.settings import Settings
-from llmcli.cache_store.keys import BLOCK_TOKENS, Fingerprint, Scalar
+from llmcli.cache_store.keys import BLOCK_TOKENS, GRID_TOKENS, Fingerprint, Scalar
 from llmcli.cache_store.reasons import MissReason
 from llmcli.cache_store.store import Match, PrefixStore
 from llmcli.engine.engine import Engine
@@ -23,7 +23,6 @@ from llmcli.engine.kv_layout import Structure
 from llmcli.engine.prefix_identity import base_facts, fingerprint, probe_fingerprint
 from llmcli.engine.prefix_report import CacheReport
 from llmcli.engine.prefix_restore import Restorer
-from llmcli.engine.session import GRID_TOKENS
 from llmcli.engine.state_probe import confirm, probe
 
 # What the self-test tries, the finest first: restores may end at multiples of it. Noted as 0: none of them is exact

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmcli.base.units import format_count
+from llmcli.cache_store.keys import GRID_TOKENS
 from llmcli.engine.prefix_recipe import common_length
-from llmcli.engine.session import GRID_TOKENS
 
 _CONTEXT_TOKENS = 8
 _PUT_FIRST = "put what stays the same (instructions, documents) first, and what changes behind it"

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from llmcli.base.errors import ContextOverflowError, LlmcliError
+from llmcli.cache_store.keys import GRID_TOKENS
 from llmcli.engine.context import Context
-
-GRID_TOKENS = 64
 
 
 class Session:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,15 @@ def test_the_longest_branch_wins(store: PrefixStore) -> None:
     assert matched(store, [*LONG[:320], *([4000] * 100)]) == 420
 
 
+def test_a_run_behind_a_tail_is_found_beside_the_full_block(store: PrefixStore) -> None:
+    """Another process stored the full block at the same time: both ways lead on, and the longer one counts."""
+    put(store, LONG[:900], cuts=(192,))
+    put(store, [*LONG[:300], *([4000] * 300)])
+    assert matched(store, LONG) == 900
+    assert matched(store, [*LONG[:300], 4000, 4000]) == 302
+    assert matched(store, [*LONG[:310], *([4001] * 100)]) == 310
+
+
 def test_exact_and_inexact_blocks_are_apart(store: PrefixStore) -> None:
     first = put(store, LONG[:256])
     decoded = put(store, LONG[256:300], after=first[-1], exact=False)
@@ -241,6 +251,39 @@ def test_against_a_list_of_prompts(tmp_path: Path, seed: int) -> None:
             if rest:
                 put(store, rest, after=after)
             stored.append(prompt)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32))
+def test_whatever_several_save_at_the_same_time_is_found(tmp_path: Path, seed: int) -> None:
+    """By turns they look, and save block by block: each prompt is then restored to its last point on the grid."""
+    source = random.Random(seed)
+    prompts: list[list[int]] = [[source.randrange(1000) for _ in range(1000)]]
+    for _ in range(9):
+        known = source.choice(prompts)[: source.randrange(64, 1000)]
+        own = [source.randrange(1000) for _ in range(source.choice((0, 300)))]
+        prompts.append(known + own)
+    with open_store(tmp_path / str(seed), POLICY) as store:
+        saving = [_save(store, prompt) for prompt in prompts]
+        while saving:
+            if next(one := source.choice(saving), None) is None:
+                saving.remove(one)
+        for prompt in prompts:
+            assert matched(store, [*prompt, 5000]) >= len(prompt) // 64 * 64
+
+
+def _save(store: PrefixStore, prompt: list[int]) -> Iterator[str]:
+    """Cut as the engine cuts: at multiples of 256, and where the prompt leaves a stored one."""
+    found = store.match(FINGERPRINT, prompt)
+    yield "looked"
+    after = found.whole_blocks[-1] if found.whole_blocks else None
+    start = position = after.end_tokens if after else 0
+    parting = found.matched_tokens // 64 * 64 if found.matched_tokens < len(prompt) else 0
+    for cut in sorted({parting, len(prompt) // 64 * 64, *range(256, len(prompt), 256)}):
+        if cut > start:
+            (after,) = put(store, prompt[position:cut], after=after)
+            position = cut
+            yield "saved"
 
 
 def _common(one: list[int], two: list[int]) -> int:

@@ -24,6 +24,10 @@ from llmcli.cache_store.layout import TEMP_PREFIX, Layout
 
 _INHERITED: list[contextlib.ExitStack] = []
 _UNLOCKABLE_AGE_S = 24 * 3600.0  # where locks do not work a marker counts as alive for a day
+# A marker has its lock some microseconds after it is made. Others leave one alone that is so young; a process that is
+# not given its turn for longer may still lose it, and makes another.
+_MAKING_S = 1.0
+_TRIES = 10
 
 
 class Writer:
@@ -55,14 +59,12 @@ class Writer:
         if self._pid:
             # After a fork the child shares its parent's lock, and must neither use its names nor let go of the lock.
             _INHERITED.append(self._held)
-        for last_try in (False, False, True):
-            try:
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError, ResourceError):  # another process took it for a dead one's
                 self._name = self._make_marker()
-                break
-            except (FileNotFoundError, ResourceError):  # another process took it for a dead one's and removed it
-                if last_try:
-                    raise OSError(errno.EAGAIN, "cannot make a writer's marker") from None
-        self._pid = os.getpid()
+                self._pid = os.getpid()
+                return
+        raise OSError(errno.EAGAIN, "cannot make a writer's marker")
 
     def _make_marker(self) -> str:
         """Lock a new file first and name it afterwards: under its own name nobody ever sees it unlocked."""
@@ -134,6 +136,8 @@ def _markers(layout: Layout) -> list[Path]:
 def _is_alive(marker: Path) -> bool:
     try:
         age_s = time.time() - marker.stat().st_mtime
+        if marker.name.startswith(TEMP_PREFIX) and 0 <= age_s < _MAKING_S:
+            return True
         with file_lock(marker, timeout_s=0, create=False):
             return not marker.exists()  # its owner ended properly before we had the lock
     except ResourceError:  # held

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,35 @@ def test_a_writer_that_ends_while_looked_at_is_not_a_dead_one(
     monkeypatch.setattr(writers, "file_lock", file_lock)
     assert dead_writers(layout) == []
     assert list(layout.writers.iterdir()) == []
+
+
+def test_a_marker_in_the_making_is_not_touched_and_one_that_was_never_made_goes(layout: Layout) -> None:
+    young, old, ahead = (layout.writers / f".tmp-1-{name}" for name in "abc")
+    for marker in (young, old, ahead):
+        marker.touch()
+    now_s = time.time()
+    os.utime(old, (now_s - 2, now_s - 2))
+    os.utime(ahead, (now_s + 1000, now_s + 1000))  # the clock was set back
+    with files.file_lock(young, timeout_s=0):
+        assert sorted(dead := dead_writers(layout)) == [old, ahead]
+    assert sweep_temps(layout, dead) == 0
+    assert (dead, list(layout.writers.iterdir())) == ([], [young])
+
+
+@pytest.mark.parametrize("losses", [9, 10])
+def test_a_marker_that_is_lost_in_the_making_is_made_again(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, losses: int
+) -> None:
+    left = list(range(losses))
+
+    def replace(source: Path, target: Path) -> None:
+        if left:
+            left.pop()
+            source.unlink()  # another process took it for a dead one's
+        real(source, target)
+
+    real = os.replace
+    monkeypatch.setattr(os, "replace", replace)
+    with contextlib.nullcontext() if losses < 10 else pytest.raises(OSError, match="cannot make a writer's marker"):
+        Writer(layout).temp_path(layout.names)
+    assert len(list(layout.writers.iterdir())) == (1 if losses < 10 else 0)

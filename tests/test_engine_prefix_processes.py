@@ -80,6 +80,7 @@ def test_killed_while_saving(
                 assert warm(engine, P1, options)[0] == shared
             attempts += 1
         assert options.folder is not None
+        time.sleep(1.1)  # a marker that was in the making when its process was killed is left alone for so long
         with PrefixStore.open(options.folder, options.policy, notify=print) as store:
             keeper = store.keeper()
             assert keeper.verify(repair=False).problems == ()

@@ -10,6 +10,7 @@ import pytest
 
 from llmcli.cache_store.evict import delete_leaves, expire, make_room, neighbours, stored_bytes
 from llmcli.cache_store.index import Index
+from llmcli.cache_store.index_schema import delete_block
 from llmcli.cache_store.keys import Key, pack_tokens, sortable
 from llmcli.cache_store.layout import Layout
 from llmcli.cache_store.match import BlockRef
@@ -117,6 +118,21 @@ def test_delete_leaves_passes_over_what_others_need(store: PrefixStore) -> None:
         backwards = wanted[::-1]
         assert delete_leaves(connection, store._context.layout, backwards, kept, "removed")[0] == 1
     assert [Path(ref.path).exists() for ref in chain] == [True, False, False]
+
+
+def test_what_a_block_has_behind_it_counts_though_the_index_does_not_know(store: PrefixStore) -> None:
+    """Its writer was killed after the file had its name and before the row was committed."""
+    chain = put(store, list(range(600)))
+    with index_of(store).writing() as connection:
+        assert connection is not None
+        delete_block(connection, chain[2].key, None, 0)
+        assert delete_leaves(connection, store._context.layout, [(chain[1].key, chain[0].key)], NONE, "removed") == (
+            0,
+            0,
+        )
+        assert make_room(connection, store._context.layout, 1, NONE) == 0
+        assert expire(connection, store._context.layout, time.time() + 60, NONE, 9) == 0
+    assert [Path(ref.path).exists() for ref in chain] == [True] * 3
 
 
 def test_neighbours_against_all_children(tmp_path: Path) -> None:

@@ -92,6 +92,5 @@ def block_files(options: CacheOptions) -> list[Path]:
 
 
 def temp_files(options: CacheOptions) -> list[Path]:
-    """All temp files but markers in the making, which hold nothing."""
     assert options.folder is not None
-    return sorted(path for path in options.folder.rglob(".tmp-*") if path.parent.name != "writers")
+    return sorted(options.folder.rglob(".tmp-*"))
